@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,9 @@ from hpxfer.search import cells_of, kind_of, rules_of
 from hpxfer.spec import SweepSpec, data_sizes, is_own, points_with_data, source_row
 from hpxfer.store import LOSS_NUMBERS, Store, TrainerChecks, load_stored, location_at, loss_row, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
-from hpxfer.verdict import AxisShape, Rules, find_shape
+from hpxfer.verdict import Rules, scale_text, shape_label
 
+COUNT = "num_"  # the start of the names of counts, which a user may leave out
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"
 # The columns of its trial that a cell has. The others are in `trials`, under the same trial_id.
@@ -24,6 +26,27 @@ _OF_TRIAL = ["trial_id", "status", *LOSS_NUMBERS, "diverged_step", "last_finite_
 _LOCATION = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
 _CELL = [*_LOCATION, "line", "seed", "trial_id"]
 _LINE = [*_LOCATION, "value", "seed", "loss", "status", "trial_id", "diverged_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisShape:
+    """One shape of one axis, by the names that results give it."""
+
+    axis: str
+    scale_name: str
+    scale: float
+    shape: str
+
+    @property
+    def name(self) -> str:
+        """Its name within the axis, e.g. `width 64`."""
+        return shape_label(self.scale_name, self.scale)
+
+    def spellings(self) -> set[str]:
+        """Return every way to spell it but the whole name, without blanks: name or first letter, and the scale."""
+        counted = self.scale_name.removeprefix(COUNT)
+        starts = (self.scale_name, counted, self.axis, counted[:1])
+        return {_plain(start + scale_text(self.scale)) for start in starts}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +76,7 @@ class Results:
 
         Cells are left out on axes without this shape and at smaller shapes. An HP value stays in units of the sweep's
         base, as the factors of a parameterization compose: the best value at width 64 is handed to all larger widths.
-        `hpxfer.verdict.bases` says why.
+        `hpxfer.analysis.statistics.bases` says why.
         """
         return replace(self, base=find_shape(self.axis_shapes, spelled, f"{self.folder}: base"))
 
@@ -210,3 +233,39 @@ def load_results(folder: str | Path) -> Results:
         trainer_version=version,
         checks=None if spec.trainer is None else read_checks(path),
     )
+
+
+def find_shape(shapes: Sequence[AxisShape], spelled: str, where: str) -> AxisShape:
+    """Return the shape that a user names. Raise HpxferError, which lists the legal names, if that is not exactly one.
+
+    `where` says where the user names it, e.g. `--base`.
+    """
+    found = [shape for shape in shapes if _plain(shape.shape) == _plain(spelled)]
+    found = found or [shape for shape in shapes if _plain(spelled) in shape.spellings()]
+    if not found:
+        raise HpxferError(
+            f"{where}: must be a shape of the sweep, got {shown(spelled)}; the shapes are {_listed(shapes)}"
+        )
+    if len({shape.shape for shape in found}) > 1:
+        whole = " or ".join(dict.fromkeys(shape.shape for shape in found))
+        raise HpxferError(f"{where}: must name one shape, got {shown(spelled)}, which names several; give {whole}")
+    return found[0]
+
+
+def _listed(shapes: Sequence[AxisShape]) -> str:
+    """Return the names of shapes; the whole name where the scale does not say which shape is meant.
+
+    That is where another shape has the same scale, or where the scale is no single dimension, such as hidden weights.
+    """
+    wholes: dict[str, set[str]] = {}
+    for shape in shapes:
+        wholes.setdefault(shape.name, set()).add(shape.shape)
+    named = (" " in shape.scale_name or len(wholes[shape.name]) > 1 for shape in shapes)
+    return ", ".join(
+        dict.fromkeys(shape.shape if whole else shape.name for shape, whole in zip(shapes, named, strict=True))
+    )
+
+
+def _plain(text: str) -> str:
+    """Return a spelling without what users may vary: case, blanks, underscores and `=`."""
+    return "".join(character for character in text.lower() if character not in " _=-")

@@ -17,7 +17,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.search import arms_of, kind_of
 from hpxfer.spec import YamlFile, arm_budget, axes_of, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
-from hpxfer.verdict import Addition, TransferReport, asks_nothing, value_text
+from hpxfer.verdict import Addition, TransferReport, value_text
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
@@ -83,7 +83,7 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport], file: Yam
     for name in dict.fromkeys(addition.parameterization for _, _, addition in needs if addition.parameterization):
         more = [*_data(draft.spec)["parameterizations"], {"table": name}]
         draft.add(f"parameterization {name} on the same grid", parameterizations=more)
-    draft.not_added += [addition.text for _, _, addition in needs if asks_nothing(addition)]
+    draft.not_added += [addition.text for _, _, addition in needs if addition.asks_nothing]
     not_added = tuple(dict.fromkeys(draft.not_added))
     return FollowUp(
         yaml=dump_sweep(draft.spec) if draft.added else None,

@@ -24,7 +24,6 @@ from hpxfer.verdict import (
     JudgedLoss,
     Rules,
     TransferReport,
-    asks_nothing,
     is_control,
     judge_line,
     shape_label,
@@ -266,7 +265,7 @@ def _steps(report: TransferReport) -> Iterator[str]:
         if finding.verdict == "undecided" and finding.to_add:
             first = finding.to_add[0]
             which = f"for {finding.parameterization} along {finding.axis}"
-            yield f"{which}, {first.text if asks_nothing(first) else f'add {first.text}'}"
+            yield f"{which}, {first.text if first.asks_nothing else f'add {first.text}'}"
     staying = [finding for finding in shown if finding.verdict in ("transfers", "stays")]
     if staying:
         lacking = dict.fromkeys(SHOWS[why] for finding in staying for why in finding.lacking if why in SHOWS)

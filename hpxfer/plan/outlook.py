@@ -21,7 +21,6 @@ from hpxfer.verdict import (
     LossGrid,
     SeedLosses,
     ShapeLosses,
-    asks_nothing,
     estimate_all,
     find,
     is_control,
@@ -92,7 +91,7 @@ def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | 
     if noise is None or rules.loss is None or needed <= 0:
         noise, noise_from = None, ""
     seeds = [max(math.ceil(needed * share**2), 2) for share in noise or ()]
-    asked = (one for finding in lacking.values() for one in finding.to_add if not asks_nothing(one))
+    asked = (one for finding in lacking.values() for one in finding.to_add if not one.asks_nothing)
     at_best = None
     if not any(is_control(label, rules.control) for label in expansion.arms):
         at_best = f"no arm is the control {rules.control}, so it can at best be `transfers, no control`"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hpxfer
-from hpxfer.analysis import Finding, ShapeFinding, TransferReport
+from hpxfer.analysis import Finding, TransferReport
 from hpxfer.errors import spelled
-from hpxfer.host import NOTHING, Cell, Column, Table, json_ready, text_table
+from hpxfer.host import NOTHING, Table, json_ready, text_table
 from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,
@@ -26,21 +26,7 @@ from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.search import arm_points, best_of_arms
 from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.verdict import (
-    conclusion,
-    drift_text,
-    headline,
-    hp_text,
-    interval_text,
-    likely_text,
-    misfit_text,
-    move_text,
-    optimum_text,
-    regret_number_text,
-    transferred_text,
-    verdict_line,
-    verdict_text,
-)
+from hpxfer.verdict import conclusion, facts, headline, shape_table, verdict_line, verdict_text
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Analysis
@@ -241,78 +227,10 @@ def cards_of(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Car
 
 
 def _card(report: TransferReport, finding: Finding, base_advice: str | None) -> Card:
-    facts = list(_facts(report.hp, finding))
+    known = list(facts(finding, report.hp).items())
     if base_advice is not None:
-        facts.append(("which base", base_advice))
-    return Card(hp=report.hp, finding=finding, facts=tuple(facts), shapes=_shapes(finding))
-
-
-def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
-    if (likely := likely_text(finding)) is not None:
-        yield "probability", likely
-    if (moved := move_text(finding)) is not None:
-        yield "move", moved
-    yield DRIFT, drift_text(finding)
-    if finding.base_value is not None:
-        yield f"transferred {hp}", transferred_text(finding)
-    yield "noise of a seed", "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
-    misfits = [f"{finding.name(shape)} {text}" for shape in finding.shapes if (text := misfit_text(shape.optimum))]
-    if misfits:
-        yield "scatter about the fit", f"more than seeds, which widens intervals: {', '.join(misfits)}"
-
-
-def _shape_columns(unit: str) -> tuple[Column, ...]:
-    return (
-        Column(name="shape"),
-        Column(name="scale", form="{:.9g}"),
-        Column(name=f"best loss, {unit}", form="{:.4f}"),
-        Column(name=f"loss given up +- standard error, {unit}", kept=True),
-        Column(name="share of the loss, %", form="{:.2f}"),
-        Column(name="in units of seed noise", form="{:.1f}"),
-        Column(name="share of what one octave costs, %", form="{:.0f}"),
-        Column(name=f"limit, {unit}", form="{:.2g}"),
-        Column(name="optimum"),
-        Column(name="95% interval"),
-        Column(name="scatter about the fit over that of seeds"),
-        Column(name=f"lowest measured loss, {unit}"),
-        Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
-        Column(name="seeds"),
-        Column(name="diverged"),
-        Column(name="missing"),
-    )
-
-
-def _shapes(finding: Finding) -> Table:
-    title = f"{finding.axis}, {finding.parameterization}: shape by shape"
-    rows = tuple(_shape(shape) for shape in finding.shapes)
-    return Table(title=title, columns=_shape_columns(finding.judged.unit), rows=rows).without_empty_columns()
-
-
-def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
-    share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
-    return (
-        shape.shape + (" (base)" if shape.is_base else ""),
-        shape.scale,
-        shape.best_loss,
-        regret_number_text(shape),
-        _positive(shape.regret_percent),
-        _positive(shape.regret_noise_units),
-        _positive(share),
-        shape.limit_nats,
-        optimum_text(shape.optimum),
-        interval_text(shape.optimum),
-        misfit_text(shape.optimum) or None,
-        None if shape.lowest_loss is None else f"{shape.lowest_loss:.4f} at {hp_text(shape.lowest_value)}",
-        shape.edge_octaves,
-        shape.num_seeds,
-        shape.num_diverged,
-        shape.num_missing,
-    )
-
-
-def _positive(value: float | None) -> float | None:
-    """Return a share of a regret; None for a regret of which none was measured."""
-    return value if value is not None and value > 0 else None
+        known.append(("which base", base_advice))
+    return Card(hp=report.hp, finding=finding, facts=tuple(known), shapes=shape_table(finding))
 
 
 def _comparison(sections: Sequence[Section]) -> Table:

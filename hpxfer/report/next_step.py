@@ -10,7 +10,7 @@ from hpxfer.report.provenance import Progress
 from hpxfer.results import Results
 from hpxfer.search import ArmBest, arm_points, best_of_arms, is_base_alone, judged_by, tunes_points
 from hpxfer.spec import SweepSpec
-from hpxfer.verdict import JudgedLoss, asks_nothing
+from hpxfer.verdict import JudgedLoss
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, TransferReport
@@ -51,7 +51,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     judged = [finding for findings in by_label.values() for finding in findings] or every
     if undecided := [finding for finding in judged if finding.verdict == "undecided"]:
         wanted = [addition for finding in undecided for addition in finding.to_add if not addition.parameterization]
-        if wanted and all(map(asks_nothing, wanted)):
+        if wanted and all(each.asks_nothing for each in wanted):
             return f"Next: {wanted[0].text}."
         followup = f"hpxfer report {command} --write-followup more.yaml"
         return f"Next: write the sweep that would decide it, and run it: {followup}"

@@ -12,50 +12,44 @@ The files are a chain, in this order:
     report, summary, text              the findings as data and as text
 """
 
-from hpxfer.verdict.bases import BaseReading, TunedAt, read_bases
-from hpxfer.verdict.basins import Ints
-from hpxfer.verdict.drift import DrawnOptima, Drift, fit_drift, half_width, interval, mean_interval
+from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Step, fit_drift, half_width, interval, mean_interval
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all
-from hpxfer.verdict.findings import Addition, Finding, ShapeFinding, Verdict
-from hpxfer.verdict.hp_values import value_text
+from hpxfer.verdict.findings import Addition, Finding, ShapeFinding, Verdict, compared
 from hpxfer.verdict.loss_grid import (
     COLUMNS,
     NATS,
     STATUSES,
     Bools,
     Floats,
+    Ints,
     JudgedLoss,
     LossGrid,
     SeedLosses,
     ShapeLosses,
+    equal_lowest,
     loss_grids,
+    lowest_of,
+    most_central,
+)
+from hpxfer.verdict.names import (
+    hp_text,
+    is_control,
+    name_of,
+    scale_text,
+    shape_label,
+    value_text,
 )
 from hpxfer.verdict.optimum import Kind, Optimum
 from hpxfer.verdict.posterior import RANDOM_SEED
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line, report_line
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.shape_names import AxisShape, find_shape, is_control, name_of, scale_text, shape_label
 from hpxfer.verdict.shared_base import with_shared_bases
-from hpxfer.verdict.summary import compared, headline
-from hpxfer.verdict.text import (
-    conclusion,
-    drift_text,
-    hp_text,
-    interval_text,
-    likely_text,
-    misfit_text,
-    move_text,
-    optimum_text,
-    regret_number_text,
-    transferred_text,
-    verdict_line,
-    verdict_text,
-)
+from hpxfer.verdict.summary import headline
 from hpxfer.verdict.thresholds import (
     COLLAPSE_ERROR,
     COLLAPSE_SHARE,
     CONFIDENCE,
     CONTROL,
+    DEFAULT_RULES,
     ERROR_RATE,
     LOCAL_OCTAVES,
     MOVE_OCTAVES,
@@ -64,7 +58,8 @@ from hpxfer.verdict.thresholds import (
     PREDICT_SHAPES,
     PREDICTED,
     REGRET_SHARE,
+    Rules,
 )
-from hpxfer.verdict.tied import equal_lowest, lowest_of, most_central
 from hpxfer.verdict.transfer import find
-from hpxfer.verdict.what_to_add import asks_nothing, seeds_at_noise
+from hpxfer.verdict.what_to_add import seeds_at_noise
+from hpxfer.verdict.words import conclusion, facts, misfit_text, shape_table, verdict_line, verdict_text

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from hpxfer.verdict.basins import Ints, rise_of_each
+from hpxfer.verdict.basins import rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
-from hpxfer.verdict.loss_grid import Floats, LossGrid
+from hpxfer.verdict.loss_grid import ROUNDING, Floats, Ints, LossGrid, lowest_of
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise, ignored_seeds, seed_noise
 from hpxfer.verdict.odd_runs import measure
@@ -23,7 +23,6 @@ from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_beca
 from hpxfer.verdict.posterior import Posterior, posterior
 from hpxfer.verdict.shared_base import Group, groups_of, key_of
 from hpxfer.verdict.thresholds import FLAT_CHANCE, NUM_SE
-from hpxfer.verdict.tied import ROUNDING, lowest_of
 
 FLAT = "the loss does not bend by more than seeds differ: a wider grid or more seeds are needed"
 # With one seed, the noise is taken to be this share of the measured rises. It places the optimum, and no more.

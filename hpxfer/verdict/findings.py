@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hpxfer.verdict.drift import Drift, Move, RegretTrend
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict.names import shape_label
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.shape_names import shape_label
 from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE
 
 # `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
 Odd = Literal["apart", "disagrees", "dead"]
+LIKELY = 0.5  # wide intervals make a transfer improbable too: a drift is seen if a single statement is likely
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,26 @@ class ShapeFinding:
         whole = self.regret_se_nats
         return None if whole is None else math.sqrt(max(whole**2 - self.doubt_se**2, 0.0))
 
+    @property
+    def known_to_nats(self) -> float:
+        """The error of the regret that an interval of 95% allows: NUM_SE standard errors, 0 without one."""
+        return NUM_SE * (self.regret_se_nats or 0.0)
+
+    @property
+    def most_lost(self) -> float | None:
+        """The upper end of the 95% interval of the regret, at least 0; None if the regret is not known."""
+        if self.regret_nats is None:
+            return None
+        high = self.regret_high_nats
+        return max(self.regret_nats + self.known_to_nats if high is None else high, 0.0)
+
+    @property
+    def was_over(self) -> bool:
+        """Whether the regret was measured above its limit, by NUM_SE standard errors."""
+        if self.regret_nats is None or self.limit_nats is None:
+            return False
+        return self.regret_nats - self.known_to_nats > self.limit_nats
+
 
 @dataclass(frozen=True, kw_only=True)
 class OddRun:
@@ -83,13 +105,6 @@ class OddRun:
     away_nats: float  # above the other seeds of its cell, without the level of its seed; if dead, above the lowest cell
 
 
-def _was_over(shape: ShapeFinding) -> bool:
-    """Return whether a regret was measured above its limit, by two standard errors."""
-    if shape.regret_nats is None or shape.limit_nats is None:
-        return False
-    return shape.regret_nats - NUM_SE * (shape.regret_se_nats or 0.0) > shape.limit_nats
-
-
 @dataclass(frozen=True, kw_only=True)
 class Addition:
     """What to run to decide an undecided verdict, or to have a control. `text` says it; a None is not asked for."""
@@ -100,6 +115,11 @@ class Addition:
     scales: tuple[float, ...] = ()  # the shapes at which to add them, or to run them again
     new_scales: tuple[float, ...] = ()  # shapes to add
     parameterization: str | None = None  # to add, on the same grid
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether no trial helps, so that it only says why."""
+        return not (self.seeds or self.values or self.new_scales or self.parameterization)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,22 +175,58 @@ class Finding:
         """Return the name of a shape within this axis, e.g. `width 64`."""
         return shape_label(self.scale_name, shape.scale)
 
+    @property
+    def base(self) -> ShapeFinding | None:
+        return next((shape for shape in self.shapes if shape.is_base), None)
+
+    @property
+    def others(self) -> tuple[ShapeFinding, ...]:
+        """The shapes beyond the base."""
+        return tuple(shape for shape in self.shapes if not shape.is_base)
+
+    @property
+    def num_seeds(self) -> int:
+        return max((shape.num_seeds for shape in self.shapes), default=0)
+
     def is_over(self, shape: ShapeFinding) -> bool:
         """Return whether the regret of a shape alone shows a drift: it surely exceeds its limit, and was measured."""
         if shape.regret_nats == math.inf:
             return True
         if shape.over_chance is None or shape.over_chance < 1 - self.error:
             return False
-        return (shape.regret_nats or 0.0) > NUM_SE * (shape.regret_se_nats or 0.0)
+        return (shape.regret_nats or 0.0) > shape.known_to_nats
 
     @property
     def over(self) -> tuple[ShapeFinding, ...]:
         """The shapes beyond the base whose regret shows a drift or was measured above its limit, the largest first."""
-        found = [shape for shape in self.shapes if not shape.is_base and (self.is_over(shape) or _was_over(shape))]
+        found = [shape for shape in self.others if self.is_over(shape) or shape.was_over]
         return tuple(sorted(found, key=lambda shape: -(shape.regret_nats or 0.0)))
 
     @property
     def worst(self) -> ShapeFinding | None:
         """The shape beyond the base with the largest regret that could be measured."""
-        known = [shape for shape in self.shapes if not shape.is_base and shape.regret_nats is not None]
+        known = [shape for shape in self.others if shape.regret_nats is not None]
         return max(known, key=lambda shape: shape.regret_nats or 0.0, default=None)
+
+    @property
+    def has_transferred(self) -> bool:
+        """Whether the base has a best HP. It has none while a better one may lie where nothing was run."""
+        return self.base is not None and self.base_value is not None and self.base.optimum.bracketed
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an HP surely does not transfer, although no single statement is sure enough for `drifts`.
+
+        What is not measured yet, at the base or elsewhere, leaves that open.
+        """
+        if self.verdict != "undecided" or self.doubts or not self.has_transferred:
+            return False
+        if self.transfer_chance is None or any(shape.regret_nats is None for shape in self.shapes):
+            return False
+        likely = max(self.move_chance or 0.0, *(shape.over_chance or 0.0 for shape in self.shapes))
+        return self.transfer_chance <= self.error and likely >= LIKELY
+
+
+def compared(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those on controls, which stand beside the others; all if there are only controls."""
+    return [finding for finding in findings if not finding.is_control] or list(findings)

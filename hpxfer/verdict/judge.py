@@ -17,21 +17,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from hpxfer.host import NOTHING
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.shape_names import name_of
-from hpxfer.verdict.text import (
-    NOTHING,
-    SURE,
-    hp_text,
-    lost_runs_text,
-    move_text,
-    probability_text,
-    refuted,
-    regret_text,
-    scales_text,
-)
-from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
+from hpxfer.verdict.names import hp_text, name_of, scales_text
+from hpxfer.verdict.thresholds import DEFAULT_RULES, MOVE_OCTAVES, NUM_SE, Rules
+from hpxfer.verdict.words import SURE, lost_runs_text, move_text, probability_text, regret_text
 
 Differ = Callable[[str, str], str | None]  # what tells the base models of two arms apart, in words
 NO_NOISE = "one seed: no noise floor, add seeds"
@@ -54,8 +44,7 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     if finding.rests_on is not None:
         rests = f"it rests on one run: without {finding.rests_on} no verdict is likely; check what that run is"
         return "undecided", (rests,)
-    base = next((shape for shape in finding.shapes if shape.is_base), None)
-    others = [shape for shape in finding.shapes if not shape.is_base]
+    base, others = finding.base, finding.others
     if base is None:
         return "undecided", ("the base shape has no results",)
     drifting = [_why_drifts(finding, shape) for shape in others if finding.is_over(shape)]
@@ -120,7 +109,7 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         return [f"{finding.name(shape)}: no result at the transferred HP"]
     if shape.limit_nats is None:
         return [f"{finding.name(shape)}: the limit is not known, as octaves from its optimum cost nothing measured"]
-    if shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
+    if shape.known_to_nats <= shape.limit_nats:
         return []
     judged = finding.judged
     if shape.noise_se is not None and NUM_SE * shape.noise_se <= shape.limit_nats:
@@ -128,7 +117,7 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         return [
             f"{finding.name(shape)}: seeds of one HP that is compared differ by {away}: more seeds tell which are right"
         ]
-    error = f"{NUM_SE:g} standard errors of the loss given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
+    error = f"{NUM_SE:g} standard errors of the loss given up are {judged.amount(shape.known_to_nats)}"
     limit = f"over the limit of {shape.limit_nats:.2g}"
     return [f"{finding.name(shape)}: {error}, {limit}"]
 
@@ -141,7 +130,7 @@ def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -
         return []
     what = "the optimum stays" if rules.outside else "the HP transfers"
     out = [f"probability {probability_text(finding.transfer_chance)} that {what}, {1 - finding.error:.0%} is needed"]
-    if refuted(finding):
+    if finding.refuted:
         out = [f"{out[0]}: it does not", f"it is not called drifts, as {_why_open(finding, others)}"]
     if (finding.move_chance or 0.0) > finding.error / 2:
         moved = move_text(finding) or "the move is not bounded"
@@ -181,8 +170,7 @@ def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
 
 def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ) -> Finding:
     """Return a finding that names the arms whose base has other trials and hands on another HP value, and why."""
-    base = next((shape for shape in finding.shapes if shape.is_base), None)
-    if base is None or finding.base_value is None:
+    if finding.base is None or finding.base_value is None:
         return finding
     beside: dict[tuple[str, ...], Finding] = {}
     for other in findings:
@@ -194,7 +182,7 @@ def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ)
         because = f" ({why})" if why else ""
         theirs, own = hp_text(other.base_value), hp_text(finding.base_value)
         model = f"the model of {', '.join(arms)} is another one there"
-        reasons.append(f"{finding.name(base)}: {model}{because}: it hands on {theirs}, not {own}")
+        reasons.append(f"{finding.name(finding.base)}: {model}{because}: it hands on {theirs}, not {own}")
     return replace(finding, reasons=(*finding.reasons, *reasons))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.verdict.shape_names import shape_label
+from hpxfer.verdict.names import shape_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ TRIAL = "trial_id"  # a further column, which results have and a line written by
 STATUSES = ("finished", "diverged", "stopped", "failed", "missing")
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,3 +231,28 @@ def _loss(trial: Mapping[str, Any]) -> float | None:
             return None if math.isnan(loss) else loss
         case _:
             return None
+
+
+ROUNDING = 1e-12  # means that differ by less are equal
+
+
+def lowest_of(losses: Sequence[float], at: Sequence[float]) -> int:
+    """Return the index of the lowest loss, +inf included. Of equal ones it is that in the middle of their places `at`.
+
+    If two are equally far from the middle, the lower place counts.
+    """
+    tied = equal_lowest(losses)
+    middle = (min(at[i] for i in tied) + max(at[i] for i in tied)) / 2
+    return min(tied, key=lambda i: (round(abs(at[i] - middle), 9), at[i]))
+
+
+def equal_lowest(losses: Sequence[float]) -> list[int]:
+    """Return the indices of the lowest losses, which are equal."""
+    least = min(losses)
+    return [i for i, loss in enumerate(losses) if loss == least or loss - least <= ROUNDING]
+
+
+def most_central(places: Sequence[Sequence[float]]) -> int:
+    """Return the index of the place over several HPs that is closest to the middle of all; of equal ones the first."""
+    middle = [(min(side) + max(side)) / 2 for side in zip(*places, strict=True)]
+    return min(range(len(places)), key=lambda i: round(math.dist(places[i], middle), 9))

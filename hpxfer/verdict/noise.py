@@ -27,8 +27,7 @@ from itertools import combinations
 
 import numpy as np
 
-from hpxfer.verdict.basins import Ints
-from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
+from hpxfer.verdict.loss_grid import Bools, Floats, Ints, ShapeLosses
 from hpxfer.verdict.measured import Measured
 
 RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial

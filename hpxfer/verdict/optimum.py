@@ -9,10 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import ShapeLosses
+from hpxfer.verdict.loss_grid import ShapeLosses, lowest_of
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.thresholds import MIN_POINTS
-from hpxfer.verdict.tied import lowest_of
 
 Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
 

@@ -15,9 +15,8 @@ from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.judge import Differ, with_control, with_own_base
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss, loss_grids
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.summary import full_text, headline, summary_text
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict.thresholds import CONTROL, DEFAULT_RULES, Rules
 from hpxfer.verdict.transfer import finding_of
 
 EDGES = ("lower_edge", "upper_edge", "at_divergence")
@@ -50,11 +49,11 @@ class TransferReport:
 
     def summary(self) -> str:
         """Return the verdicts as plain text of at most twelve lines. The first one is the headline."""
-        return summary_text(self.sweep, self.hp, self.judged, self.findings, of_table=self.of_table)
+        return summary_text(self)
 
     def to_text(self) -> str:
         """Return the whole report as plain text: each finding with its reasons and a table of its shapes."""
-        return full_text(self.sweep, self.hp, self.judged, self.findings, of_table=self.of_table)
+        return full_text(self)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per axis, parameterization and shape, in the order of the findings.

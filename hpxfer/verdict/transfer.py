@@ -8,21 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpxfer.verdict.basin import basin_width, curve_of, stability_edge
-from hpxfer.verdict.chances import chances
+from hpxfer.verdict.chances import chances, weakest
 from hpxfer.verdict.drift import ENDS, regret_trend
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
-from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
-from hpxfer.verdict.hp_values import value_text
+from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.judge import judge
-from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.measured import Measured
-from hpxfer.verdict.odd_runs import odd_runs, odd_texts, run_text
-from hpxfer.verdict.one_run import weakest
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.shape_names import is_control
-from hpxfer.verdict.thresholds import WIDTH_SHARES
-from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
+from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
+from hpxfer.verdict.names import is_control, value_text
+from hpxfer.verdict.odd_runs import odd_runs
+from hpxfer.verdict.thresholds import DEFAULT_RULES, WIDTH_SHARES, Rules
+from hpxfer.verdict.what_to_add import what_to_add
+from hpxfer.verdict.words import odd_texts, run_text
 
 TIGHT_OCTAVES = 0.25  # a limit that so small a distance from the optimum uses up is none that a grid can meet
 
@@ -75,9 +71,8 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         verdict, reasons = judge(finding, rules)
     judged = replace(finding, verdict=verdict, reasons=reasons)
     to_add = what_to_add(judged, grid, rules) if verdict == "undecided" else ()
-    needs = tuple(one.text if asks_nothing(one) else f"to decide: {one.text}" for one in to_add)
-    notes = (*odd_texts(judged), *_notes(estimates), *_limit_note(judged, rules))
-    return replace(judged, reasons=(*reasons, *needs, *notes), to_add=to_add)
+    needs = tuple(one.text if one.asks_nothing else f"to decide: {one.text}" for one in to_add)
+    return replace(judged, reasons=(*reasons, *needs, *_notes(judged, estimates, rules)), to_add=to_add)
 
 
 def _without_one(
@@ -132,22 +127,22 @@ def _cells(estimates: Estimates, i: int, base_value: float | None) -> Cells:
 
 
 def _shape(estimates: Estimates, i: int, cells: Cells, rules: Rules) -> ShapeFinding:
-    """Return the finding at row `i`. A regret compares means of measured cells; nothing is interpolated."""
+    """Return the finding at row `i`. A regret compares means of measured cells; nothing is interpolated.
+
+    The regret is +inf if the transferred HP diverges, even if every other HP does too.
+    """
     measured, row, optimum = estimates.measured(i), estimates.grid.rows[i], estimates.optima[i]
     best, moved = cells
     best_loss = None if best is None else float(measured.mean_K[best])
-    moved_loss = _loss(measured, moved)
-    regret = _regret(best_loss, moved_loss)
-    finite = regret if regret is not None and math.isfinite(regret) else None
+    moved_loss = None  # +inf if at least half of its seeds diverged
+    if moved is not None and measured.has_result_K[moved]:
+        moved_loss = math.inf if measured.diverges_K[moved] else float(measured.mean_K[moved])
+    finite = moved_loss - best_loss if moved_loss not in (None, math.inf) and best_loss is not None else None
+    noise = None if estimates.noise is None else estimates.noise_at(i)
     se, doubt_se = None, 0.0
-    if finite is not None and estimates.noise is not None and best is not None and moved is not None:
-        noise = estimates.noise_at(i)
-        se = noise.cells_se(measured, moved, best)
-        doubt_se = noise.doubt_se(measured, moved, best)
-    depth = None if best_loss is None else abs(best_loss)
-    sd = None if estimates.noise is None else estimates.noise_at(i).sd
-    edge, at = stability_edge(row), optimum.log2_value
-    octave = octave_cost(estimates, i)
+    if finite is not None and noise is not None and best is not None and moved is not None:
+        se, doubt_se = noise.cells_se(measured, moved, best), noise.doubt_se(measured, moved, best)
+    edge, at, octave = stability_edge(row), optimum.log2_value, octave_cost(estimates, i)
     return ShapeFinding(
         shape=row.shape,
         scale=row.scale,
@@ -155,11 +150,11 @@ def _shape(estimates: Estimates, i: int, cells: Cells, rules: Rules) -> ShapeFin
         optimum=optimum,
         best_value=None if best is None else row.cells[best].value,
         best_loss=best_loss,
-        transferred=_transferred(moved_loss),
+        transferred="missing" if moved_loss is None else "diverged" if moved_loss == math.inf else "measured",
         transferred_loss=moved_loss,
-        regret_nats=regret,
-        regret_percent=100 * finite / depth if finite is not None and depth else None,
-        regret_noise_units=finite / sd if finite is not None and sd else None,
+        regret_nats=math.inf if moved_loss == math.inf else finite,
+        regret_percent=100 * finite / abs(best_loss) if finite is not None and best_loss else None,
+        regret_noise_units=finite / noise.sd if finite is not None and noise is not None and noise.sd else None,
         regret_se_nats=se,
         doubt_se=doubt_se,
         num_seeds=max((len(cell.seeds) for cell in row.cells), default=0),
@@ -172,19 +167,17 @@ def _shape(estimates: Estimates, i: int, cells: Cells, rules: Rules) -> ShapeFin
         edge_log2=edge,
         edge_octaves=edge - at if edge is not None and at is not None else None,
         same_cell=best is not None and best == moved,
-        limit_nats=_limit(estimates, i, best_loss, rules),
+        limit_nats=None if best_loss is None else _limit(estimates, i, best_loss, rules),
         octave_nats=octave,
         regret_octave_share=finite / octave if finite is not None and octave else None,
         lowest_value=None if measured.lowest is None else row.cells[measured.lowest].value,
         lowest_loss=None if measured.lowest is None else float(measured.mean_K[measured.lowest]),
-        curve=curve_of(estimates, i) if optimum.kind in ("interior", "at_divergence") else (),
+        curve=curve_of(estimates, i) if optimum.inside else (),
     )
 
 
-def _limit(estimates: Estimates, i: int, best_loss: float | None, rules: Rules) -> float | None:
+def _limit(estimates: Estimates, i: int, best_loss: float, rules: Rules) -> float | None:
     """Return the largest regret that counts as none; None if it is not known."""
-    if best_loss is None:
-        return None
     if rules.loss is not None:
         return rules.loss * abs(best_loss)
     return octave_cost(estimates, i, rules.octaves or 0.0)
@@ -215,70 +208,89 @@ def _with_chances(finding: Finding, estimates: Estimates, base: int, cell: int |
     )
 
 
-def _loss(measured: Measured, cell: int | None) -> float | None:
-    """Return the mean loss of a cell, +inf if at least half of its seeds diverged, None without a result."""
-    if cell is None or not measured.has_result_K[cell]:
-        return None
-    return math.inf if measured.diverges_K[cell] else float(measured.mean_K[cell])
-
-
-def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:
-    """Return the regret: +inf if the transferred HP diverges, even if every other HP does too."""
-    if moved_loss is None or moved_loss == math.inf:
-        return moved_loss
-    return None if best_loss is None else moved_loss - best_loss
-
-
-def _transferred(moved_loss: float | None) -> Transferred:
-    if moved_loss is None:
-        return "missing"
-    return "diverged" if moved_loss == math.inf else "measured"
-
-
-def _lowest_at_base(estimates: Estimates) -> Iterator[str]:
-    """Yield that the cell with the lowest mean at the base is not the one that is expected to be the best."""
-    for i, row in enumerate(estimates.grid.rows):
-        measured = estimates.measured(i)
-        best = next((k for k, cell in enumerate(row.cells) if cell.value == estimates.optima[i].grid_value), None)
-        if row.is_base and best is not None and measured.lowest is not None and best != measured.lowest:
-            lower = float(measured.mean_K[best] - measured.mean_K[measured.lowest])
-            lowest, expected = (value_text(row.cells[k].value) for k in (measured.lowest, best))
+def _notes(finding: Finding, estimates: Estimates, rules: Rules) -> Iterator[str]:
+    """Yield what a reader should know besides the verdict."""
+    grid = estimates.grid
+    yield from odd_texts(finding)
+    for i, row in enumerate(grid.rows):
+        measured, lowest, best = estimates.measured(i), estimates.measured(i).lowest, estimates.optima[i].grid_value
+        expected = next((k for k, cell in enumerate(row.cells) if cell.value == best), None)
+        if row.is_base and expected is not None and lowest is not None and expected != lowest:
+            lower = grid.judged.amount(float(measured.mean_K[expected] - measured.mean_K[lowest]))
             yield (
-                f"{row.name}: {lowest} has the lowest mean loss, by {estimates.grid.judged.amount(lower)}, but "
-                f"{expected} is expected to be the best, by the values around it"
+                f"{row.name}: {value_text(row.cells[lowest].value)} has the lowest mean loss, by {lower}, but "
+                f"{value_text(row.cells[expected].value)} is expected to be the best, by the values around it"
             )
-
-
-def _limit_note(finding: Finding, rules: Rules) -> list[str]:
-    """Return that a share of the loss is no fair limit where the loss is close to zero, and which rule is."""
+    if finding.base is not None and finding.base.optimum.kind == "at_divergence":
+        yield "the base optimum sits next to divergence: a finer grid would place it better"
+    for shape in finding.shapes:
+        if shape.optimum.misfit is not None:
+            scatter = f"cells scatter about every basin {shape.optimum.misfit:.2g} times as much as seeds do"
+            yield f"{finding.name(shape)}: {scatter}; the intervals are wider by what that allows"
+    if missing := sum(row.num_missing for row in grid.rows):
+        yield f"{missing} of {sum(row.num_trials for row in grid.rows)} trials have no result"
+    if values := sorted({cell.value for row in grid.rows for cell in row.off_axis}):
+        yield f"left out, as a log2 axis cannot show it: HP {', '.join(f'{value:g}' for value in values)}"
     tight = [
         finding.name(shape)
         for shape in finding.shapes
         if rules.loss is not None and shape.limit_nats is not None and shape.octave_nats is not None
         if shape.limit_nats < TIGHT_OCTAVES**2 * shape.octave_nats
     ]
-    if not tight:
-        return []
-    return [
-        f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "
-        f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves and no share of the loss"
-    ]
+    if tight:  # a share of the loss is no fair limit where the loss is close to zero
+        yield (
+            f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "
+            f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves and no share of the loss"
+        )
 
 
-def _notes(estimates: Estimates) -> list[str]:
-    """Return what a reader should know besides the verdict."""
-    grid, notes = estimates.grid, list(_lowest_at_base(estimates))
-    if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
-        notes.append("the base optimum sits next to divergence: a finer grid would place it better")
-    for row, optimum in zip(grid.rows, estimates.optima, strict=True):
-        if optimum.misfit is not None:
-            notes.append(
-                f"{row.name}: cells scatter about every basin {optimum.misfit:.2g} times as much as seeds do; "
-                "the intervals are wider by what that allows"
-            )
-    if missing := sum(row.num_missing for row in grid.rows):
-        notes.append(f"{missing} of {sum(row.num_trials for row in grid.rows)} trials have no result")
-    if values := sorted({cell.value for row in grid.rows for cell in row.off_axis}):
-        listed = ", ".join(f"{value:g}" for value in values)
-        notes.append(f"left out, as a log2 axis cannot show it: HP {listed}")
-    return notes
+STEPS = 129  # the points at which a basin is evaluated for its width
+POINTS = 33  # of a curve
+BESIDE = 0.5  # octaves by which a curve goes beyond the fitted cells
+
+
+def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
+    """Return over how many octaves the loss of row `i` exceeds its minimum by at most `share` of it.
+
+    The basin is the mean of the draws. None without draws, and if the basin is wider than the cells fitted: a width
+    is never extrapolated.
+    """
+    if not estimates.known(i):
+        return None
+    x = _fitted(estimates, i)
+    fine = np.linspace(x[0], x[-1], STEPS)
+    loss = estimates.curve(i, fine)
+    least = float(loss.min())
+    inside = np.flatnonzero(loss <= least + share * abs(least))
+    if inside[0] == 0 or inside[-1] == STEPS - 1:
+        return None
+    return float(fine[inside[-1]] - fine[inside[0]])
+
+
+def curve_of(estimates: Estimates, i: int) -> tuple[tuple[float, float], ...]:
+    """Return (log2 HP, loss) of the mean of the drawn basins of row `i`, around the fitted cells."""
+    if not estimates.known(i):
+        return ()
+    measured, x = estimates.measured(i), _fitted(estimates, i)
+    low, high = max(x[0] - BESIDE, measured.low), min(x[-1] + BESIDE, measured.high)
+    fine = np.linspace(low, high, POINTS)
+    return tuple(zip(fine.tolist(), estimates.curve(i, fine).tolist(), strict=True))
+
+
+def _fitted(estimates: Estimates, i: int) -> Floats:
+    measured = estimates.measured(i)
+    return measured.x_K[measured.cells_N]
+
+
+def stability_edge(row: ShapeLosses) -> float | None:
+    """Return log2 of the largest HP up to which no seed diverged, itself included.
+
+    None if no seed diverged at any HP; -inf if one diverged already at the smallest. HPs without a result are skipped.
+    """
+    edge = -math.inf
+    for cell in row.cells:
+        if len(cell.finite) < len(cell.losses):
+            return edge
+        if cell.losses:
+            edge = cell.log2
+    return None

@@ -22,8 +22,8 @@ from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import RegretLimit
 from hpxfer.verdict.findings import ShapeFinding
-from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.shape_names import scale_text
+from hpxfer.verdict.names import scale_text
+from hpxfer.verdict.thresholds import Rules
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 

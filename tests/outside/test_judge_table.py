@@ -20,7 +20,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.outside.judging import JudgedTable
 from hpxfer.report.html import to_html
 from hpxfer.search.verdict_rules import rules_of
-from hpxfer.verdict.shape_names import is_control
+from hpxfer.verdict.names import is_control
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}

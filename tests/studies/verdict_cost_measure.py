@@ -26,7 +26,7 @@ from hpxfer.search.verdict import Look, VerdictRounds
 from hpxfer.search.verdict_lines import all_flops, doubts
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.thresholds import Rules
 
 RULES = Rules(error=0.02)
 LOOKS = 10

@@ -13,7 +13,6 @@ from world_truth import TrueVerdict, Truth, true_verdict, truth_of
 
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.text import most_lost
 from hpxfer.verdict.transfer import find
 
 Interval = tuple[float, float]  # infinite on an open side
@@ -57,7 +56,7 @@ def answer_of(finding: Finding) -> Answer:
 
 def most_of(finding: Finding) -> float | None:
     """Return what a finding says is lost at most, or would say if it decided; None if a shape has no such number."""
-    most = [most_lost(shape) for shape in finding.shapes if not shape.is_base]
+    most = [shape.most_lost for shape in finding.others]
     known = [nats for nats in most if nats is not None]
     return max(known) if len(known) == len(most) > 0 and math.isfinite(max(known)) else None
 

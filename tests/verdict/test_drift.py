@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planted_lines import line, with_status
 from there import there
 
-from hpxfer.verdict.bases import BaseReading, from_base, read_bases
+from hpxfer.analysis.statistics.bases import BaseReading, from_base, read_bases
 from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, regret_trend
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import loss_grids

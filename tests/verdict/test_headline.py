@@ -16,15 +16,13 @@ from hpxfer.analysis import TransferReport, report_line
 from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict.names import hp_text, is_control
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.summary import headline
-from hpxfer.verdict.text import (
+from hpxfer.verdict.words import (
     chance_text,
     conclusion,
     drift_text,
-    has_transferred,
-    hp_text,
     misfit_text,
     move_text,
     regret_number_text,
@@ -170,7 +168,7 @@ def test_an_undecided_verdict_says_what_would_decide_it() -> None:
 def test_nothing_to_transfer_names_no_hp() -> None:
     edge = Optimum(kind="upper_edge", log2_value=-4.0, grid_value=2.0**-4, open_because="the optimum is on the edge")
     open_ = finding("undecided", 0.02, shapes=(shape(32.0, 0.0, optimum=edge), shape(128.0, 0.02)), to_add=(SEEDS,))
-    assert not has_transferred(open_)
+    assert not open_.has_transferred
     assert "2^" not in headline("lr", [open_])
 
 

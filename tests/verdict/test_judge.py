@@ -13,9 +13,9 @@ from there import there
 from hpxfer.analysis import Finding, report_line
 from hpxfer.verdict.judge import NO_NOISE, judge
 from hpxfer.verdict.loss_grid import loss_grids
-from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.text import verdict_line
+from hpxfer.verdict.thresholds import Rules
 from hpxfer.verdict.transfer import find
+from hpxfer.verdict.words import verdict_line
 
 
 def finding(frame: pd.DataFrame, label: str = "completep-moe") -> Finding:

@@ -15,13 +15,12 @@ from planted_lines import STAYS, grid_of, line
 from planted_parabolas import X, all_of, parabola
 from scipy import stats
 
-from hpxfer.verdict.levels import LEVELS, balanced
 from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.measured import LEVELS, Measured, balanced
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.report import TransferReport, report_line
-from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.thresholds import Rules
 
 RISES = 0.02 * (np.arange(7.0) - 3.1) ** 2
 

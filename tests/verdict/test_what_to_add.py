@@ -18,11 +18,10 @@ from planted_sweeps import cell_of
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2
 from hpxfer.verdict.drift import Move
 from hpxfer.verdict.findings import Addition, Finding
-from hpxfer.verdict.hp_values import MIN_GAP, between, beyond, step_at
-from hpxfer.verdict.lacks import MAX_STEPS
+from hpxfer.verdict.lacks import MAX_STEPS, MIN_GAP, between, beyond, step_at
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.transfer import find
-from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
+from hpxfer.verdict.what_to_add import what_to_add
 
 
 def logs(*values: float) -> list[float]:
@@ -382,7 +381,7 @@ def test_a_world_without_a_basin_is_given_up(draw: int) -> None:
     played = rounds(Sweep(truth=basin(curvature=0.0), noise=0.01, draw=draw), 6)
     last, finding = played[-1]
     assert finding.verdict == "undecided"
-    assert all(asks_nothing(addition) for addition in finding.to_add)
+    assert all(addition.asks_nothing for addition in finding.to_add)
     assert len(played) <= 4
     assert all(addition.seeds is None for _, finding in played for addition in finding.to_add)
     assert last.num_trials <= 108  # twice the sweep

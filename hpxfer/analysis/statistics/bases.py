@@ -21,14 +21,19 @@ from typing import Literal
 
 import numpy as np
 
-from hpxfer.verdict.drift import ENDS, Step
-from hpxfer.verdict.estimate import Estimates
-from hpxfer.verdict.findings import Finding, Verdict
-from hpxfer.verdict.loss_grid import Floats, LossGrid
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.shape_names import shape_label
-from hpxfer.verdict.thresholds import MOVE_OCTAVES
-from hpxfer.verdict.transfer import find
+from hpxfer.verdict import (
+    ENDS,
+    MOVE_OCTAVES,
+    Estimates,
+    Finding,
+    Floats,
+    LossGrid,
+    Rules,
+    Step,
+    Verdict,
+    find,
+    shape_label,
+)
 
 Trend = Literal["shrinking", "constant", "growing", "turning", "unknown"]
 MIN_STEPS = 2
@@ -91,7 +96,7 @@ class BaseReading:
 
 
 def read_bases(
-    estimates: Sequence[Estimates], findings: Sequence[Finding], hp: str, rules: Rules = DEFAULT_RULES
+    estimates: Sequence[Estimates], findings: Sequence[Finding], hp: str, rules: Rules
 ) -> tuple[BaseReading, ...]:
     """Return what each shape would do as the base, for every grid of the line of an HP, in the order of the estimates.
 

@@ -15,10 +15,10 @@ from hpxfer.analysis import report_line
 from hpxfer.errors import HpxferError
 from hpxfer.figures.optimum import optimum_block, regret_block
 from hpxfer.figures.transfer import transfer_info
+from hpxfer.results import AxisShape, find_shape
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.report import TransferReport
-from hpxfer.verdict.shape_names import AxisShape, find_shape
-from hpxfer.verdict.text import move_text
+from hpxfer.verdict.words import move_text
 
 SHAPES = [
     AxisShape(axis=axis, scale_name=scale_name, scale=scale, shape=shape)
