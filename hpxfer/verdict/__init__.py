@@ -2,19 +2,20 @@
 
 The files are a chain, in this order:
 
-    loss_grid, measured, noise         the losses of each cell, and how far seeds differ
+    names, thresholds                  how scales and HPs are written; the numbers that the verdict rests on
+    loss_grid, shared_base             the losses of each cell, and which arms share a base
+    measured, odd_runs, noise          which cells tell where the optimum is, and how far seeds differ
     basins, posterior                  joint draws of the basins of all shapes
-    optimum, drift, estimate, basin    optima, drift and move, read from the draws
+    optimum, drift, estimate           optima, drift and move, read from the draws
     chances, transfer                  the HP that is transferred, and what it costs at each shape
-    thresholds, rules, judge           whether it transfers, and why
-    hp_values, lacks, what_to_add      what would decide an undecided verdict
-    shape_names, bases                 which shape is large enough to tune at
-    report, summary, text              the findings as data and as text
+    findings, judge                    whether it transfers, and why
+    lacks, what_to_add                 what would decide an undecided verdict
+    words, summary, report             the findings as phrases, as texts and as data
 """
 
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Step, fit_drift, half_width, interval, mean_interval
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all
-from hpxfer.verdict.findings import Addition, Finding, ShapeFinding, Verdict, compared
+from hpxfer.verdict.findings import DEFAULT_RULES, Addition, Finding, Rules, ShapeFinding, Verdict, compared
 from hpxfer.verdict.loss_grid import (
     COLUMNS,
     NATS,
@@ -49,7 +50,6 @@ from hpxfer.verdict.thresholds import (
     COLLAPSE_SHARE,
     CONFIDENCE,
     CONTROL,
-    DEFAULT_RULES,
     ERROR_RATE,
     LOCAL_OCTAVES,
     MOVE_OCTAVES,
@@ -58,7 +58,6 @@ from hpxfer.verdict.thresholds import (
     PREDICT_SHAPES,
     PREDICTED,
     REGRET_SHARE,
-    Rules,
 )
 from hpxfer.verdict.transfer import find
 from hpxfer.verdict.what_to_add import seeds_at_noise

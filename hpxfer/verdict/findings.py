@@ -1,4 +1,4 @@
-"""What the analysis finds: per shape, and per parameterization along one axis."""
+"""What the analysis finds, per shape and per parameterization along one axis, and by which rules it is judged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,41 @@ from hpxfer.verdict.drift import Drift, Move, RegretTrend
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.names import shape_label
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE
+from hpxfer.verdict.thresholds import CONTROL, ERROR_RATE, NUM_SE, REGRET_SHARE
 
 # `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
 Odd = Literal["apart", "disagrees", "dead"]
 LIKELY = 0.5  # wide intervals make a transfer improbable too: a drift is seen if a single statement is likely
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """`error` bounds the chance of a wrong verdict. Exactly one of the two limits is given.
+
+    `loss` is a share of the best loss, e.g. 0.01. `octaves` is the cost of so many octaves from a shape's own optimum.
+
+    `outside` is for losses that another trainer measured. Nothing but the user says there which arm is the control and
+    which shape the base. Without either no HP is said to transfer: the verdict is `stays`. A control that the user
+    names stands beside all arms, whatever their name.
+
+    `doubts` say why no loss of the trainer can be believed. With one of them, every verdict is `undecided`, with these
+    reasons first. `seeds_differ` is for a trainer that may ignore its seed: exactly equal losses are such a doubt too.
+    """
+
+    error: float = ERROR_RATE
+    loss: float | None = REGRET_SHARE
+    octaves: float | None = None
+    control: str | None = CONTROL  # the arm that the others are compared with; None: nobody named one
+    outside: bool = False
+    assumed_bases: tuple[str, ...] = ()  # the axes whose base nobody named, so that the smallest scale was taken
+    doubts: tuple[str, ...] = ()
+    seeds_differ: bool = False
+    extra_sd: float = 0.0  # by how much runs of one seed differ, in the loss's unit; added to the noise of seeds
+
+
+DEFAULT_RULES = Rules()
 
 
 @dataclass(frozen=True, kw_only=True)

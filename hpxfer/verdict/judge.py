@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.host import NOTHING
-from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.verdict.findings import DEFAULT_RULES, Addition, Control, Finding, Rules, ShapeFinding, Verdict
+from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.names import hp_text, name_of, scales_text
-from hpxfer.verdict.thresholds import DEFAULT_RULES, MOVE_OCTAVES, NUM_SE, Rules
+from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 from hpxfer.verdict.words import SURE, lost_runs_text, move_text, probability_text, regret_text
 
 Differ = Callable[[str, str], str | None]  # what tells the base models of two arms apart, in words
@@ -59,38 +60,39 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
         return "drifts", (*drifting, *without)
     if base.optimum.open_because:
         return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}", *without)
-    doubts = [why for shape in others for why in _doubts(finding, shape)]
+    lacks = ((finding.name(shape), _lacks(shape, finding.judged)) for shape in others)
+    doubts = [f"{name}: {why}" for name, why in lacks if why]
     doubts += [why for shape in finding.shapes if (why := lost_runs_text(finding, shape))]
     if finding.noise_nats is None:
         doubts.insert(0, NO_NOISE)
     if not others:
         doubts.append("no shape beyond the base")
     elif finding.noise_nats is not None:
-        doubts += _uncertain(finding, others, rules)
+        doubts += _uncertain(finding, rules)
     if doubts or finding.worst is None:
         return "undecided", (*doubts, *without)
     worst = finding.worst
-    limit = "" if worst.limit_nats is None else f", within the limit of {_limit(finding, worst)}"
+    limit = "" if worst.limit_nats is None else f", within the limit of {_limit(worst)}"
     why = f"worst shape {finding.name(worst)}: {regret_text(worst, finding.judged)}{limit}"
     still = (f"{text}: less than {MOVE_OCTAVES:g} octave",) if (text := move_text(finding)) else ()
-    return "transfers", (why, *still, *_caveats(finding, others))
+    return "transfers", (why, *still, *_caveats(finding))
 
 
 def _why_drifts(finding: Finding, shape: ShapeFinding) -> str:
     if shape.regret_nats == math.inf:
         return f"{finding.name(shape)}: diverges at the transferred HP"
-    limit = f"over the limit of {_limit(finding, shape)} ({_sure(finding, shape.over_chance or 0.0)})"
-    return f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, {limit}"
+    sure = _sure(finding, shape.over_chance or 0.0)
+    return f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, over the limit of {_limit(shape)} ({sure})"
 
 
-def _limit(finding: Finding, shape: ShapeFinding) -> str:
+def _limit(shape: ShapeFinding) -> str:
     return NOTHING if shape.limit_nats is None else f"{shape.limit_nats:.2g}"
 
 
 def _moved(finding: Finding) -> str:
-    chance = _sure(finding, finding.move_chance or 0.0)
     moved = move_text(finding) or "the optimum moves"
     between = scales_text(finding.scale_name, finding.move_between or ())
+    chance = _sure(finding, finding.move_chance or 0.0)
     return f"{moved}; the optima at {between} differ by {MOVE_OCTAVES:g} octave or more ({chance})"
 
 
@@ -101,71 +103,61 @@ def _sure(finding: Finding, chance: float) -> str:
     return f"probability over {SURE:.1%}" if any(shape.optimum.misfit for shape in finding.shapes) else "surely"
 
 
-def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
-    """Return what a shape lacks for a verdict of `transfers`."""
+def _lacks(shape: ShapeFinding, judged: JudgedLoss) -> str | None:
+    """Return what a shape lacks for a verdict of `transfers`; None if it lacks nothing."""
     if shape.best_loss is None:
-        return [f"{finding.name(shape)}: no results"]
+        return "no results"
     if shape.regret_nats is None:
-        return [f"{finding.name(shape)}: no result at the transferred HP"]
+        return "no result at the transferred HP"
     if shape.limit_nats is None:
-        return [f"{finding.name(shape)}: the limit is not known, as octaves from its optimum cost nothing measured"]
+        return "the limit is not known, as octaves from its optimum cost nothing measured"
     if shape.known_to_nats <= shape.limit_nats:
-        return []
-    judged = finding.judged
+        return None
     if shape.noise_se is not None and NUM_SE * shape.noise_se <= shape.limit_nats:
-        away = judged.amount(2 * shape.doubt_se)
-        return [
-            f"{finding.name(shape)}: seeds of one HP that is compared differ by {away}: more seeds tell which are right"
-        ]
+        apart = judged.amount(2 * shape.doubt_se)
+        return f"seeds of one HP that is compared differ by {apart}: more seeds tell which are right"
     error = f"{NUM_SE:g} standard errors of the loss given up are {judged.amount(shape.known_to_nats)}"
-    limit = f"over the limit of {shape.limit_nats:.2g}"
-    return [f"{finding.name(shape)}: {error}, {limit}"]
+    return f"{error}, over the limit of {_limit(shape)}"
 
 
-def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -> list[str]:
-    """Return why it is not sure that the HP transfers; empty if it is."""
+def _uncertain(finding: Finding, rules: Rules) -> Iterator[str]:
+    """Yield why it is not sure that the HP transfers; nothing if it is."""
     if finding.transfer_chance is None or finding.move is None:
-        return ["drift unknown: fewer than two shapes have an optimum inside the grid"]
+        yield "drift unknown: fewer than two shapes have an optimum inside the grid"
+        return
     if finding.transfer_chance >= 1 - finding.error:
-        return []
+        return
     what = "the optimum stays" if rules.outside else "the HP transfers"
-    out = [f"probability {probability_text(finding.transfer_chance)} that {what}, {1 - finding.error:.0%} is needed"]
+    chance = f"probability {probability_text(finding.transfer_chance)} that {what}, {1 - finding.error:.0%} is needed"
+    yield f"{chance}: it does not" if finding.refuted else chance
     if finding.refuted:
-        out = [f"{out[0]}: it does not", f"it is not called drifts, as {_why_open(finding, others)}"]
+        yield f"it is not called drifts, as {_why_open(finding)}"
     if (finding.move_chance or 0.0) > finding.error / 2:
-        moved = move_text(finding) or "the move is not bounded"
-        out.append(f"{moved}: perhaps more than {MOVE_OCTAVES:g} octave")
-    out += [
-        f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, "
-        f"perhaps over the limit of {_limit(finding, shape)}"
-        for shape in others
-        if shape.over_chance is not None and shape.over_chance > finding.error / 2
-    ]
-    return out
+        yield f"{move_text(finding) or 'the move is not bounded'}: perhaps more than {MOVE_OCTAVES:g} octave"
+    for shape in finding.others:
+        if shape.over_chance is not None and shape.over_chance > finding.error / 2:
+            lost = regret_text(shape, finding.judged)
+            yield f"{finding.name(shape)}: {lost}, perhaps over the limit of {_limit(shape)}"
 
 
-def _why_open(finding: Finding, others: Sequence[ShapeFinding]) -> str:
+def _why_open(finding: Finding) -> str:
     """Return why no single statement shows how an HP that does not transfer drifts: how sure each likely one is."""
     each = [(finding.move_chance or 0.0, f"two shapes differ by {MOVE_OCTAVES:g} octave or more")]
-    each += [(shape.over_chance or 0.0, f"{finding.name(shape)} is over its limit") for shape in others]
+    each += [(shape.over_chance or 0.0, f"{finding.name(shape)} is over its limit") for shape in finding.others]
     likely = [f"{probability_text(chance)} that {what}" for chance, what in each if chance > finding.error]
     seen = "no single statement is that sure and was measured"
     return f"{seen}: the probability is {', '.join(likely)}" if likely else seen
 
 
-def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
-    """Return the shapes at which the best loss may be lower than the lowest one measured."""
-    out = [
-        f"{finding.name(shape)}: the regret may be larger: {shape.optimum.open_because}"
-        for shape in shapes
-        if shape.optimum.open_because
-    ]
+def _caveats(finding: Finding) -> Iterator[str]:
+    """Yield the shapes at which the best loss may be lower than the lowest one measured."""
+    for shape in finding.others:
+        if shape.optimum.open_because:
+            yield f"{finding.name(shape)}: the regret may be larger: {shape.optimum.open_because}"
     known = [shape for shape in finding.shapes if shape.optimum.kind != "none"]
-    near = [shape for shape in known if shape.optimum.kind == "at_divergence"]
+    near = [finding.name(shape) for shape in known if shape.optimum.kind == "at_divergence"]
     if near and 2 * len(near) >= len(known):
-        names = ", ".join(finding.name(shape) for shape in near)
-        out.append(f"{names}: the loss was not seen to rise before it diverges, so the optimum may be that edge")
-    return out
+        yield f"{', '.join(near)}: the loss was not seen to rise before it diverges, so the optimum may be that edge"
 
 
 def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ) -> Finding:
@@ -213,42 +205,35 @@ def _lacking(finding: Finding, findings: Sequence[Finding], rules: Rules) -> Ite
 
 
 def _compared(finding: Finding, findings: Sequence[Finding], rules: Rules) -> Finding:
+    """Return a finding with its control, or with what to add: one that transfers asks for it: staying may be no merit.
+
+    The control itself stands beside arms that have none of their own name.
+    """
     if finding.is_control:
         return finding
     controls = [other for other in findings if other.axis == finding.axis and other.is_control]
     beside = [other for other in controls if name_of(other.parameterization) == name_of(finding.parameterization)]
-    # The control itself stands beside arms that have none of their own name.
     beside += [other for other in controls if other.parameterization == rules.control]
-    if not beside:
-        return _uncontrolled(finding, rules)
-    control = beside[0]
-    worst = control.worst
-    found = Control(
-        parameterization=control.parameterization,
-        verdict=control.verdict,
-        worst_shape=None if worst is None else worst.shape,
-        worst_regret_nats=None if worst is None else worst.regret_nats,
-    )
-    return replace(finding, control=found, reasons=(*finding.reasons, _control_reason(finding, control)))
-
-
-def _uncontrolled(finding: Finding, rules: Rules) -> Finding:
-    """Return a finding that says that it has no control. One that transfers asks for it: staying may be no merit."""
+    if beside:
+        control, worst = beside[0], beside[0].worst
+        found = Control(
+            parameterization=control.parameterization,
+            verdict=control.verdict,
+            worst_shape=None if worst is None else worst.shape,
+            worst_regret_nats=None if worst is None else worst.regret_nats,
+        )
+        return replace(finding, control=found, reasons=(*finding.reasons, _control_reason(finding, control)))
     named = "" if rules.control is None else f" ({rules.control})"
     where = "" if rules.outside else " in this sweep"
-    why = f"no control{named}{where}: whether this axis moves any optimum is not known"
-    if rules.outside:  # nothing can be added to a table that others measured but by them
-        return replace(finding, reasons=(*finding.reasons, why))
-    if finding.verdict != "transfers":
-        return replace(finding, reasons=(*finding.reasons, why))
+    reasons = (*finding.reasons, f"no control{named}{where}: whether this axis moves any optimum is not known")
+    if rules.outside or finding.verdict != "transfers":  # nobody but those who measured a table can add to it
+        return replace(finding, reasons=reasons)
     more = Addition(text=f"the control {rules.control} on the same grid", parameterization=rules.control)
-    reasons = (*finding.reasons, why, f"to compare: {more.text}")
-    return replace(finding, reasons=reasons, to_add=(*finding.to_add, more))
+    return replace(finding, reasons=(*reasons, f"to compare: {more.text}"), to_add=(*finding.to_add, more))
 
 
 def _control_reason(finding: Finding, control: Finding) -> str:
-    worst = control.worst
-    if worst is None:
+    if (worst := control.worst) is None:
         return f"control {control.parameterization}: no regret could be measured"
     too = ": this axis does not tell them apart" if finding.verdict == control.verdict == "transfers" else ""
     did = "is undecided" if control.verdict == "undecided" else control.verdict

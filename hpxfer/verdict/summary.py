@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_VERDICTS = 9  # lines of a summary; with the headline, the question and the rest in one line that makes twelve
 MAX_MOVES = 4  # verdicts that are few enough for the move of each
-HEADING = 18  # characters of a line of a heading
+HEADING = 13  # characters of a line of a heading
 IN_REASONS = ("move", "scatter about the fit")  # facts that the reasons or the table of a finding have
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
-from hpxfer.verdict.findings import Addition, Finding
+from hpxfer.verdict.findings import DEFAULT_RULES, Addition, Finding, Rules
 from hpxfer.verdict.lacks import (
     Lack,
     Row,
@@ -28,7 +28,7 @@ from hpxfer.verdict.lacks import (
 )
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.names import scale_text, value_text
-from hpxfer.verdict.thresholds import DEFAULT_RULES, MOVE_OCTAVES, NUM_SE, Rules
+from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise
 MAX_SEEDS = 20  # with more, a longer axis or a finer grid says more at lower cost

@@ -21,9 +21,8 @@ from hpxfer.analysis import TransferReport, report_line, transfer_report
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import RegretLimit
-from hpxfer.verdict.findings import ShapeFinding
+from hpxfer.verdict.findings import Rules, ShapeFinding
 from hpxfer.verdict.names import scale_text
-from hpxfer.verdict.thresholds import Rules
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 

@@ -24,9 +24,8 @@ from hpxfer.search.rounds import History
 from hpxfer.search.values import exponent_of
 from hpxfer.search.verdict import Look, VerdictRounds
 from hpxfer.search.verdict_lines import all_flops, doubts
-from hpxfer.verdict.findings import Verdict
+from hpxfer.verdict.findings import Rules, Verdict
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.thresholds import Rules
 
 RULES = Rules(error=0.02)
 LOOKS = 10

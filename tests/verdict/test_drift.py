@@ -17,6 +17,7 @@ from there import there
 from hpxfer.analysis.statistics.bases import BaseReading, from_base, read_bases
 from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, regret_trend
 from hpxfer.verdict.estimate import estimate_all
+from hpxfer.verdict.findings import Rules
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.transfer import find, finding_of
 
@@ -211,7 +212,7 @@ def planted_line(optima: Sequence[float], luck: int = 7) -> pd.DataFrame:
 
 def reading(frame: pd.DataFrame) -> BaseReading:
     estimates = estimate_all(loss_grids(frame))
-    (found,) = read_bases(estimates, [finding_of(each) for each in estimates], "lr")
+    (found,) = read_bases(estimates, [finding_of(each) for each in estimates], "lr", Rules())
     return found
 
 

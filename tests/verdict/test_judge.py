@@ -11,9 +11,9 @@ from planted_lines import GRID, MOVES, STAYS, Optima, line, with_status
 from there import there
 
 from hpxfer.analysis import Finding, report_line
+from hpxfer.verdict.findings import Rules
 from hpxfer.verdict.judge import NO_NOISE, judge
 from hpxfer.verdict.loss_grid import loss_grids
-from hpxfer.verdict.thresholds import Rules
 from hpxfer.verdict.transfer import find
 from hpxfer.verdict.words import verdict_line
 

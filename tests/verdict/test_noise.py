@@ -15,12 +15,12 @@ from planted_lines import STAYS, grid_of, line
 from planted_parabolas import X, all_of, parabola
 from scipy import stats
 
+from hpxfer.verdict.findings import Rules
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import LEVELS, Measured, balanced
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.report import TransferReport, report_line
-from hpxfer.verdict.thresholds import Rules
 
 RISES = 0.02 * (np.arange(7.0) - 3.1) ** 2
 

@@ -17,10 +17,9 @@ from there import there
 
 from hpxfer.analysis import report_line
 from hpxfer.verdict.estimate import estimate_all
-from hpxfer.verdict.findings import Finding
+from hpxfer.verdict.findings import Finding, Rules
 from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 from hpxfer.verdict.shared_base import with_shared_bases
-from hpxfer.verdict.thresholds import Rules
 from hpxfer.verdict.transfer import find, finding_of
 
 X = np.arange(-9.0, -3.0)
