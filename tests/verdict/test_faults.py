@@ -236,7 +236,7 @@ BASIN = [3.10, 3.03, 3.00, 3.02, 3.09, 3.30]
 
 
 def test_nothing_to_transfer_says_so_beside_the_hp() -> None:
-    for optimum, transferred in ((-10.0, "2^-9, perhaps not the best"), (-6.2, "transferred lr: 2^-6;")):
+    for optimum, transferred in ((-10.0, "2^-9, perhaps not the best"), (-6.2, "transferred lr: 2^-6\n")):
         frame = line({"sp": lambda _, at=optimum: at})  # type: ignore[misc]
         text = report_line(frame, sweep="planted", hp="lr").to_text()
         assert transferred in text
