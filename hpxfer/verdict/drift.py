@@ -50,17 +50,6 @@ class Drift:
     is_line: bool = True  # within the errors of the optima
     steps: tuple[Step, ...] = ()
 
-    def interval(self, confidence: float) -> tuple[float, float] | None:
-        """Return the interval at another confidence, +-inf on an open side; None if there is no interval."""
-        if self.se is None or (self.low is None and self.high is None):
-            return None
-        wider = float(stats.norm.ppf((1 + confidence) / 2) / stats.norm.ppf((1 + CONFIDENCE) / 2))
-        slope = self.octaves_per_doubling
-        return (
-            -math.inf if self.low is None else slope - (slope - self.low) * wider,
-            math.inf if self.high is None else slope + (self.high - slope) * wider,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Move:

@@ -47,7 +47,7 @@ def answer_of(finding: Finding) -> Answer:
         value=finding.base_value,
         verdict=finding.verdict,
         optima=tuple(_interval(shape.optimum.low_log2, shape.optimum.high_log2) for shape in finding.shapes),
-        drift=finding.drift.interval(0.95) if finding.drift else None,
+        drift=_interval(finding.drift.low, finding.drift.high) if finding.drift else None,
         move=_interval(move.low, move.high) if move else None,
         is_line=move.is_line if move else None,
         most=most_of(finding),
