@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from hpxfer.analysis import Analysis
-from hpxfer.analysis.statistics.bases import BaseReading, TunedAt
 from hpxfer.figures import style
 from hpxfer.figures.broken_axis import broken_axis, draw_broken_axis
 from hpxfer.figures.chart import Block, Chart, Look, draw

@@ -14,7 +14,6 @@ from there import of
 from hpxfer.analysis import analyze, transfer_report
 from hpxfer.analysis.analyze import difference_at_base
 from hpxfer.analysis.statistics.base_choice import scales_training
-from hpxfer.analysis.statistics.bases import BaseReading
 from hpxfer.model.cost import train_flops
 from hpxfer.results import Results, load_results
 from hpxfer.scaling.evaluate import parameterization

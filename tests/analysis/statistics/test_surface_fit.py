@@ -15,8 +15,8 @@ from there import of, there
 from hpxfer.analysis import Found, Inputs
 from hpxfer.analysis.statistics.stability import NO_RESULT, STABILITY
 from hpxfer.analysis.statistics.surface import PairCells, Surface, fit_surface
+from hpxfer.verdict.findings import DEFAULT_RULES
 from hpxfer.verdict.report import judge_line
-from hpxfer.verdict.rules import DEFAULT_RULES
 
 GRID = [(2.0**a, 2.0**b) for a, b in product(range(-9, -3), range(-2, 3))]
 FIRST, SECOND = zip(*GRID, strict=True)
