@@ -174,7 +174,7 @@ def test_updates_over_the_start_fall_with_the_nominal_std() -> None:
 def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: Patch) -> None:
     def misses() -> set[tuple[str, str]]:
         found = report_of("mup-i", Options(), optimizer="adam", seeds=8).axes[0]
-        return {(line.role, line.quantity) for line in found.fits if line.verdict == "miss"}
+        return {(line.role, line.quantity) for line in (*found.fits, *found.stability) if line.verdict == "miss"}
 
     assert not {quantity for _, quantity in misses() if quantity == "gradient / eps"}
     table = PARAMETERIZATIONS.get("mup-i")
