@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from hpxfer.analysis.references import References
 from hpxfer.analysis.statistics import STATISTICS, Found, Inputs
 from hpxfer.analysis.statistics.answers import answer_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
-from hpxfer.analysis.statistics.statistic import frame_of
+from hpxfer.analysis.statistics.statistic import frame_of, in_unit
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host import json_ready
 from hpxfer.search import judged_by
@@ -136,7 +136,7 @@ class Analysis:
                 "loss": self.loss,
                 "loss_unit": self.judged.unit,
                 "reports": [asdict(report) for report in self.reports],
-                **{name: found.to_dict() for name, found in self.statistics.items()},
+                **{name: {**found.to_dict(), "columns": _columns(name)} for name, found in self.statistics.items()},
                 "follow_up": asdict(self.follow_up),
                 "notes": self.notes,
             }
@@ -207,16 +207,23 @@ def analyze_lines(
     )
 
 
+def _columns(name: str) -> dict[str, str]:
+    """Return what the columns of a statistic hold."""
+    return dict(STATISTICS.get(name).columns) if name in STATISTICS else {}
+
+
 def _statistics(inputs: Inputs) -> tuple[dict[str, Found], list[str]]:
     """Return what every statistic found, and why others failed. Of a table, only those of lines have answers."""
     answers: dict[str, Found] = {}
+    unit = inputs.lines[0].report.judged.unit if inputs.lines else NATS.unit
     failed = []
     for statistic in STATISTICS.rows():
         answers[statistic.name] = Found(frame=frame_of((), statistic.columns))
         if inputs.of_sweep is None and not statistic.of_lines:
             continue
         try:
-            answers[statistic.name] = answer_of(statistic, inputs, STATISTICS.module(statistic.name))
+            found = answer_of(statistic, inputs, STATISTICS.module(statistic.name))
+            answers[statistic.name] = replace(found, title=in_unit(found.title, unit))
         except HpxferError as error:
             failed.append(f"{statistic.name}: {error}")
     return answers, failed

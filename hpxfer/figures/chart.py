@@ -160,8 +160,9 @@ def draw(block: Block) -> Figure:
         for i, value in enumerate(values):
             rows = frame if first.panel is None else frame[frame[first.panel] == value]
             for axes, chart in zip(grid[num * i :], block.charts, strict=False):
-                if title := value if chart.titles is None else chart.titles.get(value):
-                    axes.set_title(str(title))
+                title = value if chart.titles is None else chart.titles.get(value)
+                if title not in (None, ""):
+                    axes.set_title(title if isinstance(title, str) else f"{title:g}")
                 handles |= {str(each.get_label()): each for each in chart.draw_panel(axes, value, rows, frame)}
         if handles:
             style.legend_below(figure, list(handles.values()), columns=block.legend_columns, title=block.legend_title)

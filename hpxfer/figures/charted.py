@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from hpxfer.analysis import Chart as Given
 from hpxfer.analysis import Found, Statistic
+from hpxfer.analysis.statistics.statistic import in_unit
 from hpxfer.figures import style
 from hpxfer.figures.cells import Cells
 from hpxfer.figures.chart import Block, Chart, Line, Look, Panels
@@ -30,6 +31,8 @@ def charted_block(
     chart = found.chart
     assert chart is not None, "a statistic without a chart has no figure"
     frame = found.frame.replace([math.inf, -math.inf], math.nan)
+    numbers = {chart.x, chart.y, chart.low, chart.high, chart.color if chart.kind != "line" else None} - {None}
+    frame = frame.astype(dict.fromkeys(numbers, float))
     known = frame[[chart.x, chart.y]].notna().all(axis=1)
     for side in chart.log:  # a log axis has no place for 0
         known &= frame[chart.x if side == "x" else chart.y] > 0
@@ -53,8 +56,8 @@ def charted_block(
         for name in {chart.x if side == "x" else chart.y for side in chart.log}:  # cells are even in the logarithm
             drawn, labels = drawn.assign(**{name: np.log2(drawn[name])}), {**labels, name: f"log2 {labels[name]}"}
     return Block(
-        title=f"{statistic.title} {found.title}".strip(),
-        caption=" ".join(part for part in caption if part),
+        title=in_unit(f"{statistic.title} {found.title}".strip(), judged.unit),
+        caption=in_unit(" ".join(part for part in caption if part), judged.unit),
         frame=found.frame,
         drawn=drawn,
         charts=(_lines if chart.kind == "line" else _cells)(chart, drawn, panels, labels, control),
@@ -76,7 +79,9 @@ def _lines(
         looks |= style.marks(values, control)
     else:  # a number is a scale, whose colors are in its order
         looks |= {value: (of, "o") for value, of in style.scale_colors(values).items()}
-    is_scale = "x" in chart.log and rows[chart.x].nunique() <= MOST_TICKS
+    whole = bool((rows[chart.x] >= 1).all() and (rows[chart.x] % 1 == 0).all())
+    most = int(rows.groupby(chart.panel or ONE)[chart.x].nunique().max())
+    is_scale = "x" in chart.log and whole and most <= MOST_TICKS
     drawn = Chart(
         x=chart.x,
         lines=(Line(y=chart.y, low=chart.low, high=chart.high, marker="arm"),),
@@ -87,14 +92,15 @@ def _lines(
         legend="keys" if chart.color is None else "below",
         names={value: value if isinstance(value, str) else scale_text(value) for value in values},
         x_log2=is_scale,
-        finish=lambda axes, *_: _finish(axes, chart, rows[chart.x] if is_scale else None, labels),
+        finish=lambda axes, _, of: _finish(axes, chart, of[chart.x] if is_scale else None, labels),
     )
     return (drawn,)
 
 
 def _finish(axes: Axes, chart: Given, scales: pd.Series | None, labels: Mapping[str, str]) -> None:
     """Set the axes. Where x has few values on a log axis, such as `scales`, its ticks are these values."""
-    style.set_axes(axes, labels[chart.x], labels[chart.y])
+    x, y = (labels[name] + " (log scale)" * (side in chart.log) for side, name in (("x", chart.x), ("y", chart.y)))
+    style.set_axes(axes, x, y)
     if scales is not None:
         style.log2_scale_axis(axes, scales.to_list(), labels[chart.x])
     elif "x" in chart.log:

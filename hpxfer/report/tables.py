@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from hpxfer.analysis import Analysis
 from hpxfer.analysis.statistics import STATISTICS
-from hpxfer.analysis.statistics.statistic import records
+from hpxfer.analysis.statistics.statistic import in_unit, records
 from hpxfer.figures.text import listed
 from hpxfer.host import Table, table_of
-from hpxfer.verdict import NATS
 
 # A table in a terminal: the page and the JSON have those that are longer or wider.
 MOST_ROWS = 6
@@ -59,14 +57,16 @@ def _table(analysis: Analysis, name: str) -> Table:
 
 def _in_unit(text: str, analysis: Analysis) -> str:
     """Return a text with the unit of the judged loss for nats."""
-    unit = analysis.judged.unit
-    return text if unit == NATS.unit else re.sub(r"\bnats\b", unit, text)
+    return in_unit(text, analysis.judged.unit)
 
 
 def unknown(analysis: Analysis) -> tuple[str, ...]:
     """Return what is not known and why, one line per reason: `Loss collapse (width sp): one shape`."""
     found: dict[tuple[str, str], list[str]] = {}
     for statistic in STATISTICS.rows():
-        for of, why in analysis.found(statistic.name).unknown:
+        of_statistic = analysis.found(statistic.name)
+        for of, why in of_statistic.unknown:
             found.setdefault((statistic.title, why), []).append(of)
+        if of_statistic.frame.empty and not of_statistic.unknown and STATISTICS.module(statistic.name) is not None:
+            found[statistic.title, "it found nothing"] = [statistic.name]
     return tuple(f"{title} ({listed(which)}): {why}" for (title, why), which in found.items())

@@ -218,7 +218,8 @@ def test_what_it_found_is_in_every_form_of_a_report(analysis: Analysis, results:
     assert len(spreads) == 24
     assert all(row.spread_nats > 0 for row in spreads)
     in_json = json.loads(json.dumps(analysis.to_dict()["seed_spread"]))
-    assert in_json == {"title": found.title, "rows": [vars(row) for row in spreads], "unknown": [["w128", "not run"]]}
+    of = {"title": found.title, "rows": [vars(row) for row in spreads], "unknown": [["w128", "not run"]]}
+    assert in_json == {**of, "columns": dict(SPREAD.columns)}
     page = to_html(make_report([Source(results=results, analysis=analysis)]))
     text = write_report([results.folder], output=tmp_path, form="text", full=True).text()
     for form in (page, text):
@@ -276,6 +277,12 @@ BROKEN: list[tuple[Any, str]] = [
         Found(frame=pd.DataFrame([[1, 2]], columns=["x", "x"])),
         "the columns of a frame must be different texts, got ['x', 'x']",
     ),
+    (
+        Found(frame=FRAME.set_index("arm")),
+        "the keys of a frame must be columns, got the index ['arm']; add reset_index()",
+    ),
+    (charted(low="x"), "a band must have low and high, got 'x' alone"),
+    (charted(log=("arm",)), "log must be axes, such as (\"x\",), got ('arm',)"),
     (charted(kind="bars"), "the kind of a chart must be line, cells, contour, got 'bars'"),
     (charted(kind="cells"), "a chart of cells must name the column that colors it, got no color"),
     (charted(kind="contour"), "a chart of contour must name the column that colors it, got no color"),
@@ -287,11 +294,11 @@ BROKEN: list[tuple[Any, str]] = [
     (charted(kind="cells", color="arm"), "a chart must draw numbers, got str in 'arm'"),
     (
         Found(frame=pd.DataFrame({"x": [{1}]})),
-        "a frame must hold what JSON can hold, got Object of type set is not",
+        "a frame must hold numbers, texts and None, got {1} in 'x'",
     ),
     (Found(frame=FRAME, title=None), "the title of a Found must be a text, got None"),  # type: ignore[arg-type]
     (Found(frame=FRAME, chart="line"), "the chart of a Found must be a Chart or None, got 'line'"),  # type: ignore[arg-type]
-    (Found(frame=FRAME, unknown=("why",)), "unknown must hold pairs: of what, and why"),  # type: ignore[arg-type]
+    (Found(frame=FRAME, unknown=("why",)), "unknown must hold pairs of texts, of what and why"),  # type: ignore[arg-type]
 ]
 
 
@@ -339,7 +346,7 @@ def test_its_chart_is_a_figure_with_its_frame(kind: str, shown: Shown) -> None:
     assert drawn.csv == found.frame.to_csv(index=False, lineterminator="\n")
     panels = [axes for axes in drawn.figure.axes if axes.get_xlabel().removeprefix("log2 ").startswith("value")]
     assert len(panels) == (1 if chart.panel is None else 2)
-    assert {axes.get_ylabel() for axes in panels} == {chart.y.replace("_", " ")}
+    assert {axes.get_ylabel().removesuffix(" (log scale)") for axes in panels} == {chart.y.replace("_", " ")}
     assert {axes.get_yscale() for axes in panels} == {"log" if "y" in chart.log else "linear"}
     assert {axes.get_xlabel() == "value" for axes in panels} == {"x" not in chart.log}, "a log axis says that it is one"
 

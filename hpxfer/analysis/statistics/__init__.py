@@ -5,6 +5,8 @@ A statistic of the user's is registered by a plug-in: `register_statistic(Statis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Chart, Found, Statistic
 from hpxfer.errors import HpxferError, shown
@@ -44,6 +46,9 @@ RESERVED = ("sweep", "hp", "loss", "reports", "report", "follow_up", "notes", "s
 
 def register_statistic(statistic: Statistic) -> Statistic:
     """Add a statistic to every report. Raise HpxferError if its name is taken."""
+    if not isinstance(statistic.columns, Mapping):
+        rule = "columns must be a mapping, from the name of a column to what it holds"
+        raise HpxferError(f"statistic {shown(statistic.name)}: {rule}, got {statistic.columns!r}")
     if statistic.name in RESERVED:
         raise HpxferError(
             f"statistic {shown(statistic.name)}: the name is a key of the report already; choose another name"

@@ -41,6 +41,8 @@ COLUMNS = {
     "diverges": "whether the HP diverges at the largest shape",
     "recommended": "whether this is the smallest shape to tune at",
     "advice": "in one sentence",
+    "trend": "what the steps of the optimum do from shape to shape",
+    "transfers_from": "the smallest shape whose HP transfers to all larger ones",
 }
 
 
@@ -59,7 +61,8 @@ def _bases(inputs: Inputs) -> Found:
 
 def _rows(reading: BaseReading) -> Iterator[dict[str, Any]]:
     of = {
-        name: getattr(reading, name) for name in ("axis", "parameterization", "hp", "scale_name", "in_brief", "advice")
+        name: getattr(reading, name)
+        for name in ("axis", "parameterization", "hp", "scale_name", "in_brief", "advice", "trend", "transfers_from")
     }
     for row in reading.bases:
         yield {
@@ -72,7 +75,7 @@ def _rows(reading: BaseReading) -> Iterator[dict[str, Any]]:
 
 
 def _said(frame: pd.DataFrame) -> str:
-    return listed([f"{name} {rows['in_brief'].iloc[0]}" for name, rows in arms(frame)])
+    return listed([f"{name} {rows['in_brief'].iloc[0].partition(', steps ')[0]}" for name, rows in arms(frame)])
 
 
 def _of_line(
@@ -154,6 +157,6 @@ BASES = Statistic(
     "is given up at the largest one, and intervals hold 95%. The tuned value is in units of the sweep's base.",
     compute=_bases,
     columns=COLUMNS,
-    hidden=("scale_name", "advice", "diverges", "recommended"),
+    hidden=("scale_name", "advice", "trend", "transfers_from", "diverges", "recommended"),
     of_lines=True,
 )

@@ -24,6 +24,7 @@ POOL = 4  # windows on either side over which noise is pooled: a sixth of a run 
 ROUNDING = 1e-12  # nats: a smaller spread is that of rounding
 SHARES = 25  # of training, at which normalized curves are compared
 DIFFERENT_DATA = "shapes train on different data, so that their training losses are not comparable"
+ONE_SEED = "one seed: how much of the spread is due to seeds is unknown"
 NO_FLOOR = (0.0, "none known: losses themselves are normalized")
 FLOOR_SHARE = 0.98  # of the lowest final loss: a fitted floor above that is not the floor of these curves
 
@@ -38,7 +39,7 @@ COLUMNS = {
     "scale_name": "what the scale is",
     "value": "of the HP, the same at every scale",
     "parts_at": "the first step at which shapes differ by more than seeds do; None if there is none, or with one seed",
-    "parts_by_share_at": "the first step at which they differ by more than COLLAPSE_SHARE of the loss",
+    "parts_by_share_at": "the first step at which they differ by more than 1% of the loss",
     "window_steps": "logged steps per window",
     "floor_nats": "the loss that normalized curves are over: no scale goes below it",
     "floor_from": "where it comes from",
@@ -58,7 +59,7 @@ CURVES = {
     "spread_nats": "standard deviation over shapes, the same for all of them",
     "noise_nats": "the part of it due to seeds, paired as seeds share their batches; None with one seed",
     "spread_percent": "largest minus smallest, of the mean loss",
-    "diverged": "whether a seed diverged at the step after this, the last one",
+    "diverged": "whether this is the last window before a seed diverged",
 }
 NORMALIZED = {
     **LABELS,
@@ -310,7 +311,8 @@ def _shape_curves(known: Transferred, trained: TrainedShape, common: Sequence[in
 def _numbers(inputs: Inputs) -> Found:
     every = inputs.once(_collapses).values()
     frame = frame_of(({**labels, **of.numbers} for labels, of in every if of.numbers), COLUMNS)
-    unknown = [(f"{_name(labels)}", of.why_not) for labels, of in every if of.why_not is not None]
+    unknown = [(_name(labels), of.why_not) for labels, of in every if of.why_not is not None]
+    unknown += [(_name(labels), ONE_SEED) for labels, of in every if of.numbers and of.numbers["num_seeds"] < 2]
     return Found(frame=frame, title=by_axis(frame, lambda rows: listed(list(_said(rows)))), unknown=tuple(unknown))
 
 

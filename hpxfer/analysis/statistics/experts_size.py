@@ -23,7 +23,7 @@ COLUMNS = {
     "parameterization": "the arm",
     "hp": "the judged HP",
     "value": "of the HP, transferred from the base",
-    "group": "shapes of one group differ only in the number and the size of experts",
+    "group": "number of the group, whose shapes differ only in the number and the size of experts",
     "width": "of the model",
     "depth": "of the model",
     "expert_features": "num_experts * expert_width",

@@ -22,10 +22,12 @@ COLUMNS = {
     "monotone": "True if every step is surely a gain, False if one is surely a loss, None if unknown",
     "scale": "of the smaller shape",
     "next_scale": "of the larger shape",
+    "loss_nats": "of the smaller shape, mean over seeds; None where a seed diverged",
+    "next_loss_nats": "of the larger shape",
     "gain_nats": "by which the loss falls; None if a trial diverged, or without a common seed",
     "low": "95% interval of the gain, nats; None with fewer than two common seeds",
     "high": "its upper end",
-    "num_seeds": "that both shapes have",
+    "num_seeds": "of the gain",
 }
 NO_STEP = "no two neighboring scales have finite losses of a common seed"
 
@@ -36,9 +38,20 @@ def steps_between(scales: Sequence[float], losses: Sequence[Mapping[int, float]]
     `losses` holds one mapping per scale, from the seed to its loss in nats, +inf if it diverged.
     """
     order = sorted(range(len(scales)), key=lambda i: scales[i])
-    steps = [{"scale": scales[i], "next_scale": scales[j], **_step(losses[i], losses[j])} for i, j in pairwise(order)]
+    steps = [
+        {"scale": scales[i], "next_scale": scales[j], **_means(losses[i], losses[j]), **_step(losses[i], losses[j])}
+        for i, j in pairwise(order)
+    ]
     monotone = _monotone(steps)
     return [{"monotone": monotone, **step} for step in steps]
+
+
+def _means(losses: Mapping[int, float], larger: Mapping[int, float]) -> dict[str, float | None]:
+    means = (float(np.mean(list(of.values()))) if of else math.nan for of in (losses, larger))
+    return {
+        name: mean if math.isfinite(mean) else None
+        for name, mean in zip(("loss_nats", "next_loss_nats"), means, strict=True)
+    }
 
 
 def _monotone(steps: Sequence[Mapping[str, Any]]) -> bool | None:

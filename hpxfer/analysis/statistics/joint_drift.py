@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
@@ -141,11 +142,17 @@ def _joint(inputs: Inputs) -> Found:
     frame = frame_of(rows, COLUMNS)
     of_judged = frame[frame["hp"] == inputs.hp]
     said = [
-        f"{name} {', '.join(f'{row.octaves_per_doubling:+.2f} with {row.dimension}' for row in of.itertuples())}"
+        f"{name} " + ", ".join(f"{slope:+.2f} with {dimension}" for dimension, slope in _rounded(of))
         for name, of in arms(of_judged)
     ]
-    title = f"octaves per doubling of {inputs.hp}: {'; '.join(said)}" if said else ""
+    title = f"octaves of {inputs.hp} per doubling of each dimension: {'; '.join(said)}" if said else ""
     return Found(frame=frame, title=title, unknown=tuple(unknown))
+
+
+def _rounded(slopes: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield each dimension and its slope, without a minus before zero."""
+    for dimension, slope in zip(slopes["dimension"], slopes["octaves_per_doubling"], strict=True):
+        yield dimension, round(float(slope), 2) + 0.0
 
 
 def distinct_shapes(found: Sequence[Estimates], inputs: Inputs) -> DistinctShapes:

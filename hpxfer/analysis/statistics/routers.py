@@ -31,7 +31,7 @@ LOADS = {
     "is_base": "whether it is the base",
     "value": "of the HP",
     "fair_share": "active / experts: the share of tokens of each expert",
-    "peak": "its largest deviation at any time, in fair shares; None if seeds have no step in common",
+    "peak": "the largest deviation at any time, in fair shares; None if seeds have no step in common",
     "final": "of the expert furthest off in any layer, in fair shares: mean over seeds and the last quarter of steps",
     "num_seeds": "of the mean",
     "num_diverged": "seeds, whose curves end early",

@@ -24,7 +24,7 @@ CURVE_POINTS = 96  # of a curve in an answer, evenly spaced over the log of the 
 
 # One arm against one reference. Numbers are medians over paired seeds, None where the arm has not the loss.
 REACHED = {
-    "arm": "the arm, by its shape",
+    "arm": "the shape that is compared",
     "reference": "that it is compared with",
     "in_brief": "the answer in words",
     "other_data": "what the arm trains on, if the reference trains on other data: nothing is compared",

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of, listed
+from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of, listed
 from hpxfer.search import ArmPoints, CoordinateStep, HeatmapCell, arm_points, best_of_arms, kind_of
 
 BEST = {
@@ -78,11 +78,15 @@ def _best(inputs: Inputs) -> Found:
 def _steps(inputs: Inputs) -> Found:
     found: Sequence[CoordinateStep] = _report_of(inputs, "steps")
     frame = frame_of(map(asdict, found), STEPS)
-    return Found(frame=frame, title=listed([_kept(*arm) for arm in arms(frame)]))
+    return Found(
+        frame=frame,
+        title=listed([_kept(of) for _, of in frame.groupby(["parameterization", "shape"], sort=False)]),
+    )
 
 
-def _kept(name: Any, steps: pd.DataFrame) -> str:
-    return f"{name} kept {int(steps['kept'].sum())} of {steps['step'].max()} changes"
+def _kept(steps: pd.DataFrame) -> str:
+    first, num = steps.iloc[0], steps["step"].max()
+    return f"{first['parameterization']} at {first['shape']} kept {int(steps['kept'].sum())} of {num} changes"
 
 
 def _pairs(inputs: Inputs) -> Found:
@@ -112,7 +116,7 @@ def _pairs(inputs: Inputs) -> Found:
         )
     frame = frame_of(rows, PAIRS)
     worst = frame["cost_nats"].max()
-    return Found(frame=frame, title="" if frame.empty else f"tuning a pair by itself costs at most {worst:.2g} nats")
+    return Found(frame=frame, title="" if pd.isna(worst) else f"tuning a pair by itself costs at most {worst:.2g} nats")
 
 
 SEARCH_BEST = Statistic(

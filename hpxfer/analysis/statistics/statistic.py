@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -77,6 +78,11 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def listed(phrases: Sequence[str], num: int = 4) -> str:
     """Return the first `num` phrases with commas between them, and how many more there are."""
     return ", ".join(phrases[:num]) + (f" and {len(phrases) - num} more" if len(phrases) > num else "")
+
+
+def in_unit(text: str, unit: str) -> str:
+    """Return a text with another unit of the loss for nats."""
+    return re.sub(r"\bnats\b", unit, text)
 
 
 def by_axis(frame: pd.DataFrame, said: Callable[[pd.DataFrame], str]) -> str:

@@ -29,7 +29,7 @@ from hpxfer.verdict import ShapeLosses
 
 LABELS = {
     "axis": "the axis of the sweep",
-    "parameterization": "the arm",
+    "parameterization": "of the arm",
     "hp": "the judged HP",
 }
 NO_PAIR = "no two arms to compare: no dense shape, no control and one shape"
@@ -105,7 +105,11 @@ def _reached(inputs: Inputs) -> Found:
 def _best(arm: tuple[str, pd.DataFrame]) -> str:
     name, rows = arm
     best = rows.sort_values("speed_up", ascending=False, kind="stable").iloc[0]
-    return f"{name} {best['in_brief']} (against {best['reference']})"
+    if not best["speed_up"] > 0:
+        return f"{name} at no shape"
+    speed = best["speed_up"]
+    factor = f"{speed:.3g}x earlier" if speed >= 1 else f"{1 / speed:.3g}x later"
+    return f"{name} {factor} at {best['arm']}"
 
 
 def _curves(inputs: Inputs) -> Found:
