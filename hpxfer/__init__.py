@@ -54,7 +54,7 @@ _HOME = {
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.recipe",
     "predict": "hpxfer.prediction",
-    "receipt": "hpxfer.receipts",
+    "receipt": "hpxfer.receipts.receipt",
     "register_data_source": "hpxfer.data",
     "register_export_target": "hpxfer.export",
     "register_family": "hpxfer.model.families",

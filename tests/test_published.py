@@ -67,11 +67,10 @@ def _file(name: str) -> Path:
 @pytest.mark.first
 @pytest.mark.parametrize("name", ROUTERS)
 def test_the_log_says_what_routers_of_the_published_sweeps_do(name: str) -> None:
-    lines = analyze(published(name)).found("routers")
-    ends = {
-        line.parameterization: line.means for line in lines if (line.metric, line.when) == ("entropy / log M", "end")
-    }
-    assert {table: (means[0], means[-1]) for table, means in ends.items()} == {
+    frame = analyze(published(name)).found("routers").frame
+    at_end = frame["layer"].isna() & (frame["quantity"] == "entropy / log M") & (frame["when"] == "end")
+    ends = frame[at_end].groupby("parameterization")["value"]
+    assert {table: (means.iloc[0], means.iloc[-1]) for table, means in ends} == {
         table: pytest.approx(expected, abs=0.006) for table, expected in ROUTERS[name].items()
     }
 
