@@ -15,16 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hpxfer.coordinates.derive import fades
 from hpxfer.coordinates.measure import Bound, Prediction
-from hpxfer.coordinates.optimizer_rules import BIASES, SPARSE, decay_rule, eps_rule
+from hpxfer.coordinates.optimizer_rules import SPARSE
 from hpxfer.coordinates.path_facts import PathFacts
-from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.claims.gpt import BIASES
 from hpxfer.scaling.table import Column
 
 MAXIMAL = "features and their changes keep their size"
-SLOW = "what is learned at first may be as small as the first gradients"
 NO_BLOW_UP = "logits, gates and random branches do not grow"
 SHARES = "routed and shared experts divide the update between them as their shares change"
 
@@ -35,33 +32,19 @@ INSIDE = ("attn_q", "attn_k", "attn_v", "attn_gate")
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
 OUTPUTS = ("router", "shared_router", "readout")
 BRANCHES = ("attn_out", "moe", "dense")
-# Under SGD the first updates of these are as small as the first gradients, which start at a fluctuation width^-1/2. So
-# are those of a router beside a large eps.
+# Under SGD the first updates of these are as small as the first gradients, which start at a fluctuation width^-1/2.
 SLOW_WITH_SGD = ("router", "shared_router", "expert_in", "expert_gate", "expert_out")
 # Quantities that need experts to learn from a fixed share of the tokens.
 SPARSE_ROLES = ("router", "gates", "expert_in", "expert_gate", "expert_out")
 
 
-def good_table(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tuple[Prediction, ...]:
-    """Return what a good table does along a path: to features and their changes, to eps and to weight decay."""
-    starts = {row.role: row.init_std for row in choice.rows(optimizer)}
-    # Behind a zero readout no gradient reaches the other roles before the first update.
-    late = int("readout" in facts.zeros or starts.get("readout") == ZERO)
-    features = stability(facts, optimizer, late=late)
-    # Where the experts' random sum is all that a readout reads, and vanishes, so do the first gradients of all roles.
-    faint = not facts.network.residual and fades(choice, optimizer, facts)
-    if faint:
-        features = tuple(replace(each, bound="at most", source=SLOW) if each.first else each for each in features)
-    return (*features, *eps_rule(choice, facts, first=late, faint=faint), *decay_rule(choice, optimizer, facts))
-
-
-def stability(facts: PathFacts, optimizer: Column, *, late: int = 0) -> tuple[Prediction, ...]:
-    """Return the exponents that features have under a good table. What is learned is measured `late` updates later."""
-    return tuple(_of(facts, optimizer, 1 + late))
+def stability(facts: PathFacts, optimizer: Column, *, zero_readout: bool) -> tuple[Prediction, ...]:
+    """Return the exponents that a good table has along a path. Behind a zero readout nothing moves in one update."""
+    return tuple(_of(facts, optimizer, 2 if zero_readout else 1))
 
 
 def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]:
-    depth, normed = facts.symbols["depth"], facts.network.normed
+    depth = facts.symbols["depth"]
     for role in (*READ, *INSIDE, *UP):
         yield _flat("activation", role)
         yield _flat("change", role, first=moved)
@@ -71,7 +54,7 @@ def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]
         slow = optimizer == "sgd" and role == "hidden_bias" and facts.layout_moves
         yield replace(held, exponent=None, source=BIASES) if slow else held
     for role in (*INSIDE, *UP, *OUTPUTS):
-        yield _learned(facts, optimizer, "effective", role, 0.0, 1 if role == "readout" and normed else moved)
+        yield _learned(facts, optimizer, "effective", role, 0.0, 1 if role == "readout" else moved)
     for role in ("attn_out", "dense_out"):
         yield _learned(facts, optimizer, "effective", role, -depth, moved)
     yield _learned(facts, optimizer, "aggregate effective", "expert_out", -depth, moved)
@@ -101,12 +84,11 @@ def _learned(facts: PathFacts, optimizer: Column, quantity: str, role: str, expo
         why = SPARSE
     if abs(facts.symbols["shared"]) > 0 and role in ("expert_out", "shared_out"):
         why = SHARES
-    slow = role in SLOW_WITH_SGD if optimizer == "sgd" else role == "router" and facts.network.large_eps
     return Prediction(
         quantity=quantity,
         role=role,
         exponent=None if why else exponent + 0.0,
-        source=why or (SLOW if slow else MAXIMAL),
+        source=why or MAXIMAL,
         first=first,
-        bound="at most" if slow else "equal",
+        bound="at most" if optimizer == "sgd" and role in SLOW_WITH_SGD else "equal",
     )

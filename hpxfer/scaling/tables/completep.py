@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpxfer.scaling.claims.gpt import Stable, stable
 from hpxfer.scaling.conventions import (
     DEPTH_LR,
     EMBEDDINGS,
@@ -71,4 +72,5 @@ COMPLETEP = Table(
     rows={"adam": lambda conventions: with_conventions(dense_rows(conventions), conventions)},
     conventions=CONVENTIONS,
     doc="CompleteP for dense transformers: width and depth. The FFN keeps its ratio to the width.",
+    claims=stable(Stable(source=TABLE_1)),
 )

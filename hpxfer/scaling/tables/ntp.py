@@ -6,6 +6,8 @@ changing as the width grows. The table is a baseline beside `mup`, and one whose
 
 from __future__ import annotations
 
+from hpxfer.scaling.claims import BlockClaims, block_width
+from hpxfer.scaling.claims.gpt import lazy
 from hpxfer.scaling.conventions import EMBEDDINGS, WEIGHT_DECAY, readout_convention, with_readout, with_weight_decay
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
 from hpxfer.scaling.table import Conventions, Row, Table
@@ -51,5 +53,6 @@ NTP = Table(
     conventions={"readout": readout_convention("forward"), "embeddings": EMBEDDINGS, "weight_decay": WEIGHT_DECAY},
     constant_decay=True,
     doc="Neural tangent parameterization: stable, and lazy: features move less and less as the width grows. SGD.",
-    unstable="lazy by design: what is learned vanishes as width^-1/2 (MSSP Table G.1)",
+    claims=lazy,
+    block_claims=BlockClaims(rows=block_width.NTP, source="MSSP Table G.1", readout="any", one_matrix="rows"),
 )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hpxfer.scaling.claims import BlockClaims
+from hpxfer.scaling.claims.block_width import FLAT
+from hpxfer.scaling.claims.gpt import FLAT as CONTROL
+from hpxfer.scaling.claims.gpt import flat
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 
@@ -55,5 +59,6 @@ SP = Table(
     rows={"adam": _rows, "sgd": _rows},
     conventions={"lr_exponent": LR_EXPONENT},
     doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",
-    unstable="it is the control, whose features do not keep their size",
+    claims=flat,
+    block_claims=BlockClaims(rows=FLAT, source=CONTROL, readout="any", one_matrix="rows", is_control=True),
 )
