@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from hpxfer.analysis import Found
+from hpxfer.analysis.statistics.stability import distance
 from hpxfer.figures import style
 from hpxfer.figures.cells import Cells
 from hpxfer.figures.chart import Block, draw
@@ -37,7 +38,7 @@ def stability_block(
     )
     by_arm = list(frame.groupby("parameterization", sort=False))
     if (shares > 0).any():
-        distances = listed([_distance(str(name), arm) for name, arm in by_arm])
+        distances = listed([distance(str(name), arm) for name, arm in by_arm])
         title = f"Octaves of {hp} from the optimum to divergence along {axis}: {distances}"
     else:
         title = f"No seed diverged along {axis} at any {hp} of the grid"
@@ -69,15 +70,6 @@ def stability_block(
         height=1.3 + 0.34 * (1 + int(frame["row"].max())),
         legend_columns=3,
     )
-
-
-def _distance(name: str, cells: pd.DataFrame) -> str:
-    known, shares = cells["distance_octaves"].dropna(), cells["diverged_share"].dropna()
-    if len(known):
-        return f"{name} at least {known.min():.2g}"
-    if (shares > 0).all():
-        return f"{name} always diverges"
-    return f"{name} " + ("unknown (no optimum there)" if (shares > 0).any() else "never diverged")
 
 
 def _title(name: str, cells: pd.DataFrame) -> str:

@@ -169,7 +169,7 @@ def test_the_text_has_a_line_per_statistic_and_tables_that_are_short(tmp_path: P
     assert MOST_ROWS == 6
     assert MOST_CHARACTERS == 120
     first, *table, last, fits = text(MOST_ROWS)
-    ends = ["How far is the optimum from divergence? far"]
+    ends = ["How many octaves is the optimum from divergence? far"]
     ends += ["How does the loss fall with the logarithm of the parameters? too wide"]
     assert first == "Does a larger model always win? sp yes"
     assert [last, fits] == ends

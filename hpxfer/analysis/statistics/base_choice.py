@@ -17,7 +17,7 @@ from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
-from hpxfer.verdict import Finding, JudgedLine, LossGrid, Rules
+from hpxfer.verdict import Finding, JudgedLine, LossGrid, Rules, shape_label
 
 COLUMNS = {
     "axis": "the axis of the sweep",
@@ -75,7 +75,12 @@ def _rows(reading: BaseReading) -> Iterator[dict[str, Any]]:
 
 
 def _said(frame: pd.DataFrame) -> str:
-    return listed([f"{name} {rows['in_brief'].iloc[0].partition(', steps ')[0]}" for name, rows in arms(frame)])
+    return listed([f"{name} {_recommended(rows)}" for name, rows in arms(frame)])
+
+
+def _recommended(rows: pd.DataFrame) -> str:
+    found = rows[rows["recommended"].astype(bool)]
+    return shape_label(found["scale_name"].iloc[0], found["scale"].iloc[0]) if len(found) else "none"
 
 
 def _of_line(

@@ -68,18 +68,16 @@ def _maps(inputs: Inputs) -> Found:
                 rows += cells
     frame = frame_of(rows, COLUMNS)
     of_judged = frame[frame["hp"] == inputs.hp]
-    return Found(
-        frame=frame, title=by_axis(of_judged, lambda of: listed([*map(distance, arms(of))])), unknown=tuple(unknown)
-    )
+    title = by_axis(of_judged, lambda of: listed([distance(*arm) for arm in arms(of)]))
+    return Found(frame=frame, title=title, unknown=tuple(unknown))
 
 
-def distance(arm: tuple[str, pd.DataFrame]) -> str:
-    """Return how far the optima of an arm are from divergence, e.g. `mup at least 2 octaves from divergence`."""
-    name, cells = arm
+def distance(name: str, cells: pd.DataFrame) -> str:
+    """Return how many octaves the optima of an arm are from divergence, e.g. `mup at least 2`."""
     known, shares = cells["distance_octaves"].dropna(), cells["diverged_share"].dropna()
     if len(known):
-        return f"{name} at least {known.min():.2g} octaves from divergence"
-    if len(shares) and (shares > 0).all():
+        return f"{name} at least {known.min():.2g}"
+    if (shares > 0).all():
         return f"{name} always diverges"
     return f"{name} " + ("unknown (no optimum there)" if (shares > 0).any() else "never diverged")
 
@@ -100,7 +98,7 @@ def _median(cell: SeedLosses | None) -> float | None:
 
 STABILITY = Statistic(
     name="stability",
-    title="How far is the optimum from divergence?",
+    title="How many octaves is the optimum from divergence?",
     note="The stability edge is the largest HP at which all seeds stay finite. It is no optimum; its drift is given "
     "for comparison.",
     compute=_maps,
