@@ -19,7 +19,7 @@ from hpxfer.scaling.explain import BaseValues, Explanation, explain
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec import LEARNED, SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles
+from hpxfer.spec import SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles
 from hpxfer.trial import DataRef, Expansion, base_hps
 
 
@@ -91,8 +91,8 @@ def explain_sweep(
         roles=roles if spec.model.balance.bias != "none" else roles - {"router_bias"},
     )
     # The roles speak of the balancing rule; a bias that the optimizer trains is one of the tensors.
-    learned = setting.mlp.router_bias_std if setting.mlp.router_bias in LEARNED else None
-    numbers = resolve(choice, spec.base_shape, shape, found.optimizer, hps, setting.init, learned_bias_std=learned)
+    known = choice, spec.base_shape, shape, found.optimizer, hps, setting.init
+    numbers = resolve(*known, learned_bias_std=setting.mlp.learned_bias_std)
     return Explained(
         roles=found,
         tensors=layout_numbers(FAMILIES.get(setting.family).parameters(shape, setting), numbers),

@@ -19,6 +19,7 @@ from hpxfer.prediction.explain import layout_numbers
 from hpxfer.prediction.laws import Forecast
 from hpxfer.prediction.losses import LossAnswer, Off, Place, loss_at, places
 from hpxfer.recipe import BALANCED, Base, Recipe, Resolved, Target, arm_of, as_shape, recipe_from_results, recipe_of
+from hpxfer.scaling.evaluate import resolve
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.search import judged_by
@@ -147,6 +148,10 @@ def target_hps(recipe: Recipe, target: Shape, setting: Setting) -> TargetHPs:
             values, forward = recipe.multipliers(target), recipe.forward_multipliers(target)
             at = Resolved(Base(recipe.file), target)
             rate = recipe.router_bias_lr(target) if setting.balance.bias != "none" and BALANCED in values else None
+            if setting.mlp.learned_bias_std is not None:  # the recipe's number is the rate of the balancing rule
+                known = recipe.parameterization, recipe.base_shape, target, recipe.column, recipe.hps, recipe.init
+                trained = resolve(*known, learned_bias_std=setting.mlp.learned_bias_std)
+                values = {**values, BALANCED: trained[BALANCED]}
             tensors = FAMILIES.get(setting.family).parameters(target, setting)
             rows = layout_numbers(tensors, values)
         except HpxferError as error:

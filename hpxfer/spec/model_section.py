@@ -46,6 +46,11 @@ class MLP:
     tied_experts: bool = False
     loss: SampleLoss = "cross_entropy"
 
+    @property
+    def learned_bias_std(self) -> float | None:
+        """The std at which a router's bias starts that the optimizer trains; None without such a bias."""
+        return self.router_bias_std if self.router_bias in LEARNED else None
+
 
 def num_outputs(loss: SampleLoss, classes: int, targets: int) -> int:
     """Return the outputs of a model: real targets, one for two classes under a squared error, or one per class."""

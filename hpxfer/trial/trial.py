@@ -15,7 +15,6 @@ from hpxfer.scaling.evaluate import (
 )
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import LEARNED
 from hpxfer.trial.setting import Setting
 
 # Raise it with every change of what the trainer computes. Stored trials of another version are not reused.
@@ -37,10 +36,8 @@ class Trial:
 
     def resolved(self) -> dict[str, Multipliers]:
         """Return role -> absolute init std, LR, eps, weight decay and forward multiplier."""
-        mlp = self.setting.mlp
-        std = mlp.router_bias_std if mlp.router_bias in LEARNED else None
         known = self._choice, self.base, self.shape, self.setting.column, self.hps, self.setting.init
-        return resolve(*known, learned_bias_std=std)
+        return resolve(*known, learned_bias_std=self.setting.mlp.learned_bias_std)
 
     def globals(self) -> GlobalValues:
         """Return the absolute route scale and the betas. Raise HpxferError if a beta would leave [0, 1)."""

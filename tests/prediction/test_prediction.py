@@ -16,6 +16,8 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.prediction import Prediction
 from hpxfer.prediction.laws import LAWS, Forecast, forecast
+from hpxfer.prediction.prediction import target_hps
+from hpxfer.recipe import recipe_of
 from hpxfer.results import Results, load_results
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -255,3 +257,15 @@ def test_shapes_that_scatter_more_than_seeds_widen_the_interval() -> None:
 def test_seeds_that_agree_to_the_last_digit_are_no_error() -> None:
     assert math.isfinite(width(ahead(noise=0.0)))
     assert math.isfinite(width(ahead(lambda _: 2.0, noise=0.0)))
+
+
+def test_a_router_bias_that_the_optimizer_trains_gets_what_a_trial_trains_it_with() -> None:
+    """It has the LR and the std of its own, and not the rate of a balancing rule."""
+    results = load_results(PUBLISHED / "routers-freeze-soft")
+    part, choice = results.expansion.arms["mup-moe"]
+    recipe, shape = recipe_of(results, "mup-moe"), part.axes[0].points[-1].shape
+    trial = part.trial(choice, shape, recipe.hps, 0)
+    setting = replace(trial.setting, mlp=replace(trial.setting.mlp, router_bias="learned", router_bias_std=0.5))
+    expected = replace(trial, setting=setting).resolved()["router_bias"]
+    (row,) = (row for row in target_hps(recipe, shape, setting).rows if row.role == "router_bias")
+    assert (row.init, row.lr) == (expected.init_std, expected.lr)
