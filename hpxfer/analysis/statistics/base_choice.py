@@ -29,7 +29,7 @@ COLUMNS = {
     "scale": "of the shape",
     "tuned_value": "the HP that is best there, in units of the sweep's base",
     "verdict": "on this shape and all larger ones; None at the largest",
-    "transfer_chance": "the probability that the HP transfers from here",
+    "transfer_chance": "the probability that the HP can be reused from here on",
     "loss_given_up_nats": "at the largest shape; None if the HP diverges there",
     "loss_given_up_low": "its 95% interval, nats",
     "loss_given_up_high": "its upper end",
@@ -42,7 +42,7 @@ COLUMNS = {
     "recommended": "whether this is the smallest shape to tune at",
     "advice": "in one sentence",
     "trend": "what the steps of the optimum do from shape to shape",
-    "transfers_from": "the smallest shape whose HP transfers to all larger ones",
+    "transfers_from": "the smallest shape whose HP can be reused at all larger ones",
 }
 
 

@@ -109,7 +109,7 @@ def _best(arm: tuple[str, pd.DataFrame]) -> str:
         return f"{name} at no shape"
     speed = best["speed_up"]
     factor = f"{speed:.3g}x earlier" if speed >= 1 else f"{1 / speed:.3g}x later"
-    return f"{name} {factor} at {best['arm']}"
+    return f"{name} {factor} than {best['reference']} at {best['arm']}"
 
 
 def _curves(inputs: Inputs) -> Found:
