@@ -134,5 +134,5 @@ def test_an_init_sweep_has_the_lr_that_is_best_at_the_base(name: str) -> None:
     trials = published(name).trials
     best = trials.groupby("lr")["validation_loss_nats"].mean().idxmin()
     suffix = name.removeprefix("init_lr_")
-    for path in (ROOT / "sweeps").glob(f"init_*_{suffix}.yaml"):
+    for path in (ROOT / "sweeps" / "studies").glob(f"init_*_{suffix}.yaml"):
         assert "lr" in path.stem or load_sweep(path).hps.lr == best

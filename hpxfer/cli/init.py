@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +14,17 @@ from hpxfer.cli.output import answer, say, written
 from hpxfer.errors import HpxferError, nearest, shown
 
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
-# Folders of examples. What else stands beside them is for clusters, and no sweep.
-_OWN = tuple(f"any_trainer/{name}" for name in ("numpy", "nanogpt", "mixtral"))
-_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "limit", "full", *_OWN))
+# Where most sweeps start, the first ones first. All others are studies, which `--list` only names.
+STARTS = (
+    *("quickstart", "transfer", "mixtral", "dense_to_moe", "first", "verdict"),
+    *("own_numpy", "own_nanogpt", "own_mixtral"),
+)
 
 
 def examples() -> dict[str, Path]:
-    """Return the example sweeps by name."""
-    return {path.stem: path for folder in _FOLDERS for path in sorted(folder.glob("*.yaml"))}
+    """Return the example sweeps by name, those to start from first. The files in `cluster` are no sweeps."""
+    found = {path.stem: path for path in sorted(_EXAMPLES.rglob("*.yaml")) if path.parent.name != "cluster"}
+    return {name: found[name] for name in (*STARTS, *(name for name in found if name not in STARTS))}
 
 
 def init(
@@ -43,8 +47,7 @@ def init(
     found = examples()
     if list_all:  # the first line of an example is what the sweep asks
         asked = {key: path.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for key, path in found.items()}
-        width = max(map(len, asked))
-        answer(lambda: asked, lambda: "\n".join(f"  {key:{width}}  {asked[key]}" for key in asked), as_json=as_json)
+        answer(lambda: asked, lambda: _listing(asked), as_json=as_json)
         return
     if name not in found:
         near = f"{fix}; " if (fix := nearest(name, found)).startswith("did") else ""
@@ -69,3 +72,10 @@ def init(
     answer(lambda: data, lambda: written(files), as_json=as_json)
     if not as_json:
         say(f"next: edit it, then see what it costs: hpxfer plan {sweep}", err=True)
+
+
+def _listing(asked: dict[str, str]) -> str:
+    width = max(map(len, STARTS))
+    studies = ", ".join(name for name in asked if name not in STARTS)
+    rest = textwrap.wrap(f"{len(asked) - len(STARTS)} sweeps of studies, by name as well: {studies}", 118)
+    return "\n".join([*(f"  {name:{width}}  {asked[name]}" for name in STARTS), "", *rest])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import shutil
 import socket
@@ -14,7 +15,7 @@ from command_line import Fails, hpxfer
 from fixture_types import Capsys, Folders, Patch
 from tiny import write_tiny
 
-from hpxfer.cli.init import examples
+from hpxfer.cli.init import STARTS, examples
 from hpxfer.driver import run
 from hpxfer.host.machine import machine_id, process_started
 from hpxfer.report.listing import Verdict, verdict_text
@@ -235,7 +236,11 @@ def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, capsys: Capsys) -> 
 def test_the_list_says_what_each_example_asks(capsys: Capsys) -> None:
     code, out, _ = hpxfer(capsys, "init", "--list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == [*examples()]
+    first, _, studies = out.partition("\n\n")
+    assert tuple(line.split()[0] for line in first.splitlines()) == STARTS
+    assert [*STARTS, *studies.replace("\n", " ").partition(": ")[2].rstrip().split(", ")] == [*examples()]
+    sentences = re.findall(r"^ +\w+ +([A-Z].*[.?)])$", first, re.MULTILINE)
+    assert len(sentences) == len(STARTS)
     code, out, _ = hpxfer(capsys, "init", "--list", "--json")
     assert (code, list(json.loads(out))) == (0, [*examples()])
     assert all(json.loads(out).values())
