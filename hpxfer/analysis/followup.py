@@ -9,13 +9,13 @@ undecided, or beside an HP that drifts, it would be trained for nothing. A contr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.search import arms_of, kind_of
-from hpxfer.spec import YamlFile, arm_budget, axes_of, check_edit, dump_sweep, stored_names
+from hpxfer.spec import YamlFile, arm_budget, axes_of, brief_sweep, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict import Addition, TransferReport, value_text
 
@@ -49,6 +49,7 @@ class _Draft:
     spec: SweepSpec
     file: YamlFile
     added: list[str] = field(default_factory=list)
+    comments: dict[str, str] = field(default_factory=dict)  # top-level key -> what was added to it
     not_added: list[str] = field(default_factory=list)
 
     def add(self, words: str, **changes: Any) -> bool:
@@ -63,6 +64,8 @@ class _Draft:
             return False
         more, most = num_trials(new) - num_trials(self.spec), "" if kind_of(new).lists_trials else "at most "
         self.added.append(f"{words} ({most}{more} new {'trial' if more == 1 else 'trials'})")
+        for key in changes:
+            self.comments[key] = f"{self.comments[key]}; {words}" if key in self.comments else f"adds {words}"
         self.spec = new
         return True
 
@@ -86,13 +89,20 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport], file: Yam
     draft.not_added += [addition.text for _, _, addition in needs if addition.asks_nothing]
     not_added = tuple(dict.fromkeys(draft.not_added))
     return FollowUp(
-        yaml=dump_sweep(draft.spec) if draft.added else None,
+        yaml=_commented(brief_sweep(draft.spec), draft.comments) if draft.added else None,
         is_needed=True,
         added=tuple(draft.added),
         not_added=not_added,
         num_new_trials=num_trials(draft.spec) - num_trials(spec) if draft.added else 0,
         why_not=None if draft.added else "; ".join(not_added) or "nothing that a sweep file can add",
     )
+
+
+def _commented(text: str, comments: Mapping[str, str]) -> str:
+    """Return a sweep file with a comment at the keys that were added to."""
+    lines = text.splitlines()
+    added = ((line, comments.get(line.partition(":")[0])) for line in lines)
+    return "".join(f"{line}  # {comment}\n" if comment else f"{line}\n" for line, comment in added)
 
 
 def _needs(reports: Sequence[TransferReport]) -> list[Need] | None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from hpxfer.analysis.analyze import all_diverged
+from hpxfer.errors import HpxferError, spelled
+from hpxfer.registry import registry
 from hpxfer.report.provenance import Progress
 from hpxfer.results import Results
+from hpxfer.scaling.coverage import coverage_warnings
 from hpxfer.search import ArmBest, arm_points, best_of_arms, is_base_alone, judged_by, tunes_points
-from hpxfer.spec import SweepSpec
-from hpxfer.verdict import JudgedLoss
+from hpxfer.spec import SweepSpec, parse_sweep, write_yaml
+from hpxfer.trial import Expansion
+from hpxfer.verdict import CONTROL, JudgedLoss
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, TransferReport
+
+DEFAULT_ROOT = "results"  # of `hpxfer run`, where the sweep names no storage
 
 
 def next_step(results: Results, report: TransferReport | None, folder: str, *, is_running: bool = False) -> str:
@@ -33,7 +41,8 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     if doubted := [doubt for finding in every for doubt in finding.doubts]:
         return f"Next: mend the trainer, as more trials do not help: {doubted[0]}"
     if num := progress.num_missing + progress.num_failed:
-        return f"Next: run the sweep again: that trains the {num} trials without a result, and nothing else."
+        run = f": {again}" if (again := run_again(results)) else "."
+        return f"Next: run the sweep again, which trains the {num} trials without a result, and nothing else{run}"
     if (diverged := all_diverged(results)) is not None:
         return f"Next: find out why {diverged}."
     if asks_for_points(results.spec):
@@ -54,7 +63,8 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
         if wanted and all(each.asks_nothing for each in wanted):
             return f"Next: {wanted[0].text}."
         followup = f"hpxfer report {command} --write-followup more.yaml"
-        return f"Next: write the sweep that would decide it, and run it: {followup}"
+        run = f" && hpxfer run more.yaml{elsewhere(results)}" if not rename(results) else ""
+        return f"Next: write the sweep that would decide it, and run it: {followup}{run}"
     if any(finding.verdict == "stays" for finding in judged):
         return (
             f"Next: add an arm whose optimum is expected to move, and name it as the control: until then nothing shows "
@@ -62,7 +72,63 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
         )
     if not by_label:
         return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe write {command}"
-    return f"Next: tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."
+    if (again := run_again(results)) and (tables := _other_tables(results)):
+        arms = ", ".join([*tables, CONTROL])
+        return (
+            f"Next: tune {hp} again at the scale that you need, or try other tables on the same grid: {again} --set "
+            f"'parameterizations=[{arms}]'"
+        )
+    return f"Next: tune {hp} again at the scale that you need."
+
+
+def run_again(results: Results) -> str:
+    """Return the command that goes on with a sweep; empty where its results folder alone does not say it."""
+    if results.spec.trainer is not None or results.spec.plugins or rename(results):
+        return ""  # code lies beside the sweep file, wherever that is
+    return f"hpxfer run {quote(f'{spelled(str(results.folder))}/sweep.yaml')}{elsewhere(results)}"
+
+
+def elsewhere(results: Results) -> str:
+    """Return the option that makes a run write to this results folder; empty where it would without."""
+    default = results.spec.storage or Path(DEFAULT_ROOT).resolve()
+    return "" if root(results) == str(default).rstrip("/") else f" --results {quote(root(results))}"
+
+
+def rename(results: Results) -> str:
+    """Return how the results folder must be renamed so that a run of the sweep finds it; empty if a run finds it."""
+    folder, name = _where(results), results.spec.name
+    return "" if folder.rpartition("/")[2] == name else f"rename the results folder {folder} to {name}"
+
+
+def root(results: Results) -> str:
+    """Return the folder or URI that holds the results folder."""
+    return _where(results).rpartition("/")[0] or "/"
+
+
+def _where(results: Results) -> str:
+    """Return the results folder as an absolute path, or as the URI that it is the mirror of."""
+    given = str(results.folder)
+    return str(results.folder.resolve()) if spelled(given) == given else spelled(given)
+
+
+def _other_tables(results: Results) -> list[str]:
+    """Return the tables that a sweep lacks, that its model may have, and that cover every shape of its axes."""
+    spec, out = results.spec, []
+    data = spec.model_dump(mode="json", exclude_none=True)
+    for name in registry("parameterization").names():
+        if name == CONTROL or name in {arm.table for arm in spec.parameterizations}:
+            continue
+        try:
+            other = parse_sweep(write_yaml({**data, "parameterizations": [name]}), trusted=False)
+        except HpxferError:
+            continue
+        expansion = Expansion(other, results.expansion.data)
+        (choice,) = expansion.choices
+        shapes = [point.shape for axis in expansion.axes for point in axis.points]
+        facts = [(expansion.spec.base_shape, shape, expansion.facts(choice, shape)) for shape in shapes]
+        if not any(coverage_warnings(choice, *each, expansion.setting.column) for each in facts):
+            out.append(name)
+    return out
 
 
 def asks_for_points(spec: SweepSpec) -> bool:

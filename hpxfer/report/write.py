@@ -15,16 +15,14 @@ from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import FollowUp, TransferReport, analyze, transfer_report
 from hpxfer.analysis.references import References
-from hpxfer.errors import HpxferError, nearest, shown, spelled
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host import write_folder
 from hpxfer.report.contents import Source, make_report
 from hpxfer.report.html import to_html
-from hpxfer.report.next_step import asks_for_points, next_step, points_text
+from hpxfer.report.next_step import asks_for_points, elsewhere, next_step, points_text, rename, root
 from hpxfer.report.provenance import trainer_checks
 from hpxfer.results import Results, load_results
-
-DEFAULT_ROOT = "results"  # of `hpxfer run`, where the sweep names no storage
 
 
 def write_follow_up(results: Results, found: FollowUp, path: Path) -> str:
@@ -39,14 +37,12 @@ def write_follow_up(results: Results, found: FollowUp, path: Path) -> str:
             file.write(_how_to_run(results, found, path) + found.yaml)
     except OSError as error:
         raise HpxferError(f"{path}: cannot be written: {error.strerror}; name another file") from None
-    rename = _rename(results)
-    default = results.spec.storage or Path(DEFAULT_ROOT).resolve()
-    elsewhere = "" if _root(results) == str(default).rstrip("/") else f" --results {_root(results)}"
+    first = f"{to_rename}; then: " if (to_rename := rename(results)) else ""
     return "\n".join(
         [
             f"{path} adds to the sweep: {'; '.join(found.added)}.",
             *(f"To be added by hand: {addition}" for addition in found.not_added),
-            f"Next: {f'{rename}; then: ' if rename else ''}hpxfer run {path}{elsewhere}",
+            f"Next: {first}hpxfer run {path}{elsewhere(results)}",
         ]
     )
 
@@ -55,27 +51,10 @@ def _how_to_run(results: Results, found: FollowUp, path: Path) -> str:
     """Return the comment on top of a follow-up: what it adds, and how to run it."""
     lines = [f"Adds to sweep {results.spec.name}: {'; '.join(found.added)}."]
     lines += [f"To be added by hand: {addition}" for addition in found.not_added]
-    if rename := _rename(results):
-        lines.append(f"First {rename}, so that its trials are found.")
-    lines.append(f"To train only what is new: hpxfer run {path} --results {_root(results)}")
+    if to_rename := rename(results):
+        lines.append(f"First {to_rename}, so that its trials are found.")
+    lines.append(f"To train only what is new: hpxfer run {path} --results {root(results)}")
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)
-
-
-def _rename(results: Results) -> str:
-    """Return how the results folder must be renamed so that a run of the sweep finds it; empty if a run finds it."""
-    folder, name = _where(results), results.spec.name
-    return "" if folder.rpartition("/")[2] == name else f"rename the results folder {folder} to {name}"
-
-
-def _root(results: Results) -> str:
-    """Return the folder or URI that holds the results folder."""
-    return _where(results).rpartition("/")[0] or "/"
-
-
-def _where(results: Results) -> str:
-    """Return the results folder as an absolute path, or as the URI that it is the mirror of."""
-    given = str(results.folder)
-    return str(results.folder.resolve()) if spelled(given) == given else spelled(given)
 
 
 Format = Literal["html", "json", "text"]

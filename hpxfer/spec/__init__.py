@@ -38,6 +38,7 @@ from hpxfer.spec.fields import (
 )
 from hpxfer.spec.load import (
     are_registered,
+    brief_sweep,
     check_edit,
     checked,
     digests_used,

@@ -71,6 +71,19 @@ def dump_sweep(spec: SweepSpec) -> str:
     return budget + write_yaml(spec.model_dump(mode="json", exclude_none=True))
 
 
+def brief_sweep(spec: SweepSpec) -> str:
+    """Return YAML that loads to an equal sweep and leaves out what has its default, as a person would write it."""
+    data = spec.model_dump(mode="json", exclude_none=True)
+    brief = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    brief["parameterizations"] = [arm["table"] if [*arm] == ["table"] else arm for arm in brief["parameterizations"]]
+    made = parse_sweep(write_yaml(brief), trusted=False).model_dump(mode="json", exclude_none=True)
+    # A preset (`like`) has defaults of its own.
+    model = {key: value for key, value in data["model"].items() if made["model"].get(key) != value}
+    brief["model"] = {**brief["model"], **model}
+    text = write_yaml(brief, short=True)
+    return text if parse_sweep(text, trusted=False) == spec else dump_sweep(spec)
+
+
 def draft(file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted: bool = True) -> SweepSpec:
     """Return the sweep in a file, of which the types and names are checked, and no rule that joins keys."""
     given = plugins_in(file, folder, plugins, trusted=trusted)

@@ -173,10 +173,10 @@ def _not_yaml(error: Any, lines: list[str], name: str) -> str:
     return f"{name}:{mark.line + 1}: not valid YAML: {cut(error.problem)}, got {got}{inside}"
 
 
-def write_yaml(data: Any) -> str:
-    """Return YAML that `parse_yaml` reads back as `data`, keys in the order given."""
+def write_yaml(data: Any, *, short: bool = False) -> str:
+    """Return YAML that `parse_yaml` reads back as `data`, keys in the order given; if `short`, lists on one line."""
     # ASCII with escapes, because PyYAML writes a next-line character (U+0085) bare and reads it back as a space.
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None if short else False, width=118)
 
 
 def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from hpxfer.report import make_report
 from hpxfer.report.next_step import next_step
 from hpxfer.report.tables import MOST_CHARACTERS, MOST_ROWS, analysis_tables, findings_text, unknown
 from hpxfer.results import load_results
+from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import PluginSpec
 from hpxfer.verdict import JudgedLoss
 from hpxfer.verdict.findings import Addition
@@ -198,7 +200,7 @@ def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
         f"Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe write {tmp_path / 'a'}"
     )
     assert steps(write_store(tmp_path / "b", every=2)).startswith(
-        "Next: run the sweep again: that trains the 18 trials"
+        "Next: run the sweep again, which trains the 18 trials"
     )
     assert "--write-followup more.yaml" in steps(write_store(tmp_path / "c", one_seed))
     assert f"hpxfer recipe write {tmp_path / 'd'}" in steps(write_store(tmp_path / "d", control_alone))
@@ -211,7 +213,9 @@ def test_what_a_run_has_not_trained_yet_is_still_to_come(tmp_path: Path) -> None
     assert section.progress.endswith(", 1 failed; 18 are still to come.")
     assert section.next_step == "Next: nothing yet. The run goes on, and 18 trials are still to come."
     failed = replace(source(write_store(tmp_path / "b", failing=(0,))), is_running=True)
-    assert make_report([failed]).sections[0].next_step.startswith("Next: run the sweep again: that trains the 1 trials")
+    assert (
+        make_report([failed]).sections[0].next_step.startswith("Next: run the sweep again, which trains the 1 trials")
+    )
 
 
 def test_where_all_trials_diverged_the_next_step_names_the_lrs_and_what_a_plug_in_adds(tmp_path: Path) -> None:
@@ -241,4 +245,24 @@ def test_the_next_step_of_what_no_trial_decides_says_why(tmp_path: Path) -> None
     undecided = replace(ours, verdict="undecided", to_add=(hopeless,))
     assert next_step(results, replace(report, findings=(undecided, control)), "a") == f"Next: {hopeless.text}."
     drifts = (replace(ours, verdict="drifts"), replace(control, verdict="undecided"))
-    assert next_step(results, replace(report, findings=drifts), "a").startswith("Next: tune lr at the scale")
+    assert next_step(results, replace(report, findings=drifts), "a").startswith("Next: tune lr again at the scale")
+
+
+def test_the_commands_of_next_steps_go_on_with_the_sweep(tmp_path: Path) -> None:
+    """They load the sweep, and write where its results are."""
+
+    def named(step: str) -> tuple[SweepSpec, Path]:
+        file, results, root, *more = shlex.split(step.partition("hpxfer run ")[2])
+        assert (results, more[:1]) in (("--results", []), ("--results", ["--set"]))
+        spec = load_sweep(file, overrides=more[1:])
+        return spec, Path(root) / spec.name
+
+    half = load_results(write_store(tmp_path / "a b" / "small", every=2))
+    assert named(next_step(half, transfer_report(half), str(half.folder))) == (half.spec, half.folder)
+    report = transfer_report(half)
+    drifts = tuple(replace(finding, verdict="drifts") for finding in report.findings)
+    whole = load_results(write_store(tmp_path / "c" / "small"))
+    spec, folder = named(next_step(whole, replace(report, findings=drifts), str(whole.folder)))
+    assert folder == whole.folder
+    assert [arm.table for arm in spec.parameterizations] == ["mup", "sp"]
+    assert spec.model_copy(update={"parameterizations": whole.spec.parameterizations}) == whole.spec
