@@ -85,7 +85,7 @@ DOORS = (
     *("hpxfer.data.readers", "hpxfer.receipts.checks"),
     # What reads sweeps and what draws loads pandas; a limit alone needs neither.
     *("hpxfer.limit.figures", "hpxfer.limit.network_file"),
-    *("hpxfer.limit.sweep.compare", "hpxfer.limit.sweep.of_trials", "hpxfer.limit.sweep.seen"),
+    *("hpxfer.limit.against", "hpxfer.limit.of_trials", "hpxfer.limit.seen"),
 )
 
 

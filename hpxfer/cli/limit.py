@@ -76,15 +76,15 @@ def limit(
     answer(found.to_dict, found.table, as_json=as_json, files=files)
 
 
-# What solves, and what is found -> its figures by name.
+# What solves, and what is found -> the blocks of its figures by name.
 Job = tuple[Callable[[], Any], Callable[[Any], Mapping[str, Any]]]
 
 
 def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> Job:
     from hpxfer.limit import Solved, solve
-    from hpxfer.limit.figures import limit_figure
+    from hpxfer.limit.figures import limit_block
     from hpxfer.limit.network_file import load_network
-    from hpxfer.limit.sweep.of_trials import limit_of_sweep
+    from hpxfer.limit.of_trials import limit_of_sweep
     from hpxfer.recipe import load_sweep
     from hpxfer.spec import read_yaml
 
@@ -98,23 +98,23 @@ def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> J
         found = solve(network, given, on_start=partial(_started, "solving"), **_given(solver))
         return Solved(network=network, given=given, limit=found)
 
-    return solved, lambda found: {"limit": limit_figure(found)}
+    return solved, lambda found: {"limit": limit_block(found)}
 
 
 def _against(folder: str, **options: Any) -> Job:
-    from hpxfer.limit.figures import against_figures
-    from hpxfer.limit.sweep.compare import against
+    from hpxfer.limit.against import against
+    from hpxfer.limit.figures import against_blocks
     from hpxfer.results import load_results
 
     solve = partial(against, load_results(folder), on_limit=_started, **_given(options))
-    return solve, lambda found: against_figures(found.arms)
+    return solve, against_blocks
 
 
 def _bias_rate(**options: int | None) -> Job:
     from hpxfer.limit import BiasRateOptions, bias_rate
-    from hpxfer.limit.figures import bias_rate_figure
+    from hpxfer.limit.figures import bias_rate_block
 
-    return partial(bias_rate, BiasRateOptions(**_given(options))), lambda found: {"bias-rate": bias_rate_figure(found)}
+    return partial(bias_rate, BiasRateOptions(**_given(options))), lambda found: {"bias-rate": bias_rate_block(found)}
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def extrapolated(found: Deviations) -> Mean:
     fixed weights. So correlations between widths and their unequal variances are in the spread over seeds.
 
     This is for the widths and LRs of the check's own model, where the law is known to hold. Networks of a sweep may be
-    too far from their limit for it, and `hpxfer.limit.sweep.statistics.missed` allows a slower approach.
+    too far from their limit for it, and `hpxfer.limit.deviations.missed` allows a slower approach.
     """
     n = np.asarray(found.sizes, float)
     powers = (n[:, None] / n.min()) ** -np.arange(3)

@@ -19,7 +19,7 @@ from hpxfer.limit.selection import Selection
 from hpxfer.limit.solve import Limit, Series
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hpxfer.figures.chart import Block
 
 
 # Column of the table, by series: the symbol of the papers.
@@ -163,15 +163,16 @@ def _selection(found: Selection) -> Iterator[str]:
 WHAT = "limit"
 
 
-def save(folder: Path, text: str, numbers: Mapping[str, Any], figures: Mapping[str, Figure]) -> list[Path]:
+def save(folder: Path, text: str, numbers: Mapping[str, Any], blocks: Mapping[str, Block]) -> list[Path]:
     """Write limit.txt, limit.json and every figure (PNG, SVG), and return the paths. Equal limits give equal bytes."""
+    from hpxfer.figures.chart import draw
     from hpxfer.figures.style import write_png, write_svg
 
     writers: dict[Path, Callable[[IO[bytes]], object]] = {
         folder / "limit.txt": text_writer(text),
         folder / "limit.json": text_writer(json.dumps(numbers, allow_nan=False)),
     }
-    for name, figure in figures.items():
+    for name, figure in ((name, draw(block)) for name, block in blocks.items()):
         writers[folder / f"{name}.png"] = partial(write_png, figure)
         writers[folder / f"{name}.svg"] = partial(write_svg, figure, name)
     return write_folder(writers, folder, WHAT)

@@ -15,7 +15,7 @@ from fixture_types import Capsys, Patch
 
 from hpxfer.cli import limit as command
 from hpxfer.limit import Batch, Given, Network, solve
-from hpxfer.limit.sweep.of_trials import limit_of_sweep
+from hpxfer.limit.of_trials import limit_of_sweep
 from hpxfer.spec import load_sweep
 
 ROOT = Path(__file__).parents[2]

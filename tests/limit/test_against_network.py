@@ -12,8 +12,7 @@ from laws import examples
 from limit_sweeps import REGIME_I, REGIME_II, REGIME_III, arm_of, spec_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit.sweep.constants import constants_of
-from hpxfer.limit.sweep.of_trials import network_of
+from hpxfer.limit.of_trials import constants_of, network_of
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.scaling.tables.mssp import MSSP_II
 from hpxfer.trial import Trial

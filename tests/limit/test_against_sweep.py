@@ -14,17 +14,17 @@ from fixture_types import Folders, Patch
 from limit_sweeps import REGIME_I, along, text_of
 
 import hpxfer
+from hpxfer.analysis.statistics.statistic import records
 from hpxfer.data import open_data
 from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
+from hpxfer.figures import chart
 from hpxfer.limit import save
-from hpxfer.limit.figures import against_figures
-from hpxfer.limit.sweep import compare
-from hpxfer.limit.sweep.compare import against
-from hpxfer.limit.sweep.lines import LOSS_CURVE
-from hpxfer.limit.sweep.of_trials import network_of
-from hpxfer.limit.sweep.report import Comparisons
-from hpxfer.limit.sweep.seen import given_of, seen_by
+from hpxfer.limit.against import against
+from hpxfer.limit.comparison import COLUMNS, Comparisons
+from hpxfer.limit.figures import against_blocks
+from hpxfer.limit.of_trials import network_of
+from hpxfer.limit.seen import given_of, seen_by
 from hpxfer.model.draws import draw, untrained_bias
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.mlp.layout import parameters
@@ -64,25 +64,35 @@ def found(results: Results) -> Comparisons:
     return against(results)
 
 
+def of(found: Comparisons, name: str) -> dict[str, Any]:
+    """Return the columns of a frame."""
+    return {column: values.tolist() for column, values in found.frames[name].items()}
+
+
 def test_the_sweep_agrees_with_its_limit(found: Comparisons) -> None:
-    (arm,) = found.arms
-    assert arm.p > 0.05
-    assert (arm.solved.is_exact, len(arm.solved.limits), arm.updates, arm.held_out) == (True, 40, 5, True)
-    assert arm.loss.passes == (0, 1, 2, 3, 4, 5)
-    assert [each.size for each in arm.distances] == [16, 64, 128, 256]
-    assert arm.network_slope is not None
-    assert arm.network_slope.low < -0.4
-    assert arm.network_slope.high > -0.9
+    (arm,) = records(found.frames["arms"])
+    assert arm["p"] > 0.05
+    assert (arm["exact"], arm["limits"], arm["updates"]) == (True, 40, 5)
+    updates = found.frames["updates"]
+    assert sorted(set(updates["update"])) == [0, 1, 2, 3, 4, 5]
+    assert set(updates.loc[updates["held_out"], "update"]) == {5}
+    assert of(found, "widths")["width"] == [16, 64, 128, 256]
+    one_network, _ = records(found.frames["exponents"])
+    assert one_network["low"] < -0.4
+    assert one_network["high"] > -0.9
     text = found.table()
     assert text.startswith("mup-i along width: ")
     assert "From its data the sweep's report says: nothing, as the sweep scans one value of lr" in text
-    assert "one network: N^-0." in text
-    (read,) = json.loads(json.dumps(found.to_dict(), allow_nan=False))["arms"]
-    assert read["network"]["regime"] == "I"
-    assert len(read["quantities"]["loss"]["finite"]) == 4
+    assert "one network" in text
+    read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert all(
+        read[name]["columns"] == list_of and list(frame) == list(list_of)
+        for (name, list_of), frame in zip(COLUMNS.items(), found.frames.values(), strict=True)
+    )
+    (network,) = (row["network"] for row in read["arms"]["rows"])
+    assert network["regime"] == "I"
     # The constants are those of the paper.
-    constants = (*arm.network.init_mult.values(), *arm.network.lr_mult.values())
-    assert all(value == pytest.approx(1.0) for value in constants)
+    assert all(value == pytest.approx(1.0) for value in (*network["init_mult"].values(), *network["lr_mult"].values()))
 
 
 @pytest.mark.parametrize(
@@ -96,27 +106,29 @@ def test_the_sweep_agrees_with_its_limit(found: Comparisons) -> None:
 def test_another_network_than_trials_approach_is_accused(
     monkeypatch: Patch, results: Results, changed: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(compare, "network_of", lambda *given: replace(network_of(*given), **changed))
-    (arm,) = against(results).arms
-    assert arm.verdict == "disagrees"
-    assert "do NOT approach" in arm.sentence()
-    assert max(abs(arm.loss.means.z[-1])) > 8
+    monkeypatch.setattr("hpxfer.limit.against.network_of", lambda *given: replace(network_of(*given), **changed))
+    found = against(results)
+    (arm,) = records(found.frames["arms"])
+    assert arm["verdict"] == "disagrees"
+    assert "do NOT approach" in found.table()
+    assert of(found, "widths")["largest_z"][-1] > 8
 
 
 def test_the_first_updates_alone_can_be_compared(results: Results) -> None:
-    (arm,) = against(results, steps=2).arms
-    assert arm.loss.passes == (0, 1, 2)
-    assert not arm.held_out
+    updates = against(results, steps=2).frames["updates"]
+    assert sorted(set(updates["update"])) == [0, 1, 2]
+    assert not updates["held_out"].any()
 
 
 def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None:
     lost, diverged, *_ = results.trials[results.trials["width"] == 256]["trial_id"]
     trials = results.trials[results.trials["trial_id"] != lost].copy()
     trials.loc[trials["trial_id"] == diverged, "status"] = "diverged"
-    (arm,) = against(replace(results, trials=trials)).arms
-    assert len(arm.line.seeds) == 38
-    assert set(arm.left_out) == {"1 missing at width 256", "1 diverged at width 256"}
-    assert "left out: 1 missing at width 256" in arm.table()
+    found = against(replace(results, trials=trials))
+    (arm,) = records(found.frames["arms"])
+    assert arm["seeds"] == 38
+    assert set(arm["left_out"]) == {"1 missing at width 256", "1 diverged at width 256"}
+    assert "left out: 1 missing at width 256" in found.table()
     first = results.trials["seed"] == 0
     with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every width, got 1; 39 missing at"):
         against(replace(results, trials=results.trials[first]))
@@ -124,15 +136,15 @@ def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None
 
 def test_updates_that_not_all_trials_have_are_left_out_and_said(results: Results, monkeypatch: Patch) -> None:
     curves = results.curves.copy()
-    own = curves["metric"] == LOSS_CURVE
+    own = curves["metric"] == "train_loss_nats"
     trial = curves["trial_id"].iloc[0]
     curves.loc[own & (curves["trial_id"] == trial) & (curves["step"] == 3), "value"] = np.nan
     curves = curves[~(own & (curves["trial_id"] == trial) & (curves["step"] == 2))]
     monkeypatch.setitem(vars(results), "curves", curves)  # a cached property
-    (arm,) = against(results).arms
-    assert arm.loss.passes == (0, 1, 4, 5)
-    assert arm.left_out == ("2 passes, at which not all trials have logged a finite loss",)
-    assert "nan" not in arm.table()
+    found = against(results)
+    assert sorted(set(of(found, "updates")["update"])) == [0, 1, 4, 5]
+    assert of(found, "arms")["left_out"] == [["2 passes, at which not all trials have logged a finite loss"]]
+    assert "nan" not in found.table()
 
 
 @pytest.mark.parametrize(
@@ -154,23 +166,22 @@ def test_bad_input_is_named(results: Results, how: dict[str, Any], says: str) ->
 
 
 def test_a_sweep_that_costs_too_much_says_what_fits(results: Results, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(compare, "MOST_EXPERT_SAMPLES", 30)
+    monkeypatch.setattr("hpxfer.limit.against.MOST_EXPERT_SAMPLES", 30)
     with pytest.raises(HpxferError, match=r"5 updates of 4 samples.*compare the first 3 of them \(--steps 3\)"):
         against(results)
 
 
 def test_the_figure_shows_what_was_found(found: Comparisons, tmp_path: Path) -> None:
-    (arm,) = found.arms
-    figures = against_figures(found.arms)
-    (left, right) = figures["against-width-mup-i"].axes
+    blocks = against_blocks(found)
+    (left, right) = chart.draw(blocks["against-width-mup-i"]).axes
     *sizes, limit = (line.get_xydata() for line in left.lines)
     assert len(sizes) == 4
     assert np.allclose(limit[:, 0], [0, 1, 2, 3, 4])  # the loss on held-out samples is another one
-    assert np.allclose(limit[:, 1], arm.loss.limit[:-1])
-    networks, _, means, _ = (line.get_ydata() for line in right.lines)
-    assert np.allclose(networks, [each.network for each in arm.distances])
-    assert np.allclose(means, [each.mean for each in arm.distances])
-    files = save(tmp_path, found.table(), found.to_dict(), figures)
+    assert np.allclose(limit[:, 1], of(found, "updates")["limit"][:5])
+    networks, means, *_ = (line.get_ydata() for line in right.lines)
+    assert np.allclose(networks, of(found, "widths")["one_network"])
+    assert np.allclose(means, of(found, "widths")["mean_minus_limit"])
+    files = save(tmp_path, found.table(), found.to_dict(), blocks)
     pictures = {"against-width-mup-i.png", "against-width-mup-i.svg"}
     assert {file.name for file in files} == {"limit.txt", "limit.json", *pictures}
     assert all(file.stat().st_size for file in files)

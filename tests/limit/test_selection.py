@@ -20,9 +20,10 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from hpxfer.errors import HpxferError
+from hpxfer.figures import chart
 from hpxfer.limit import Batch, BiasRateOptions, Given, bias_rate
 from hpxfer.limit.bias_rate import BiasRate, changed_limit
-from hpxfer.limit.figures import bias_rate_figure
+from hpxfer.limit.figures import bias_rate_block
 from hpxfer.limit.selection import draw, expected_overlap, first_features, selection
 
 SEEDS = 4000
@@ -183,7 +184,7 @@ def test_the_same_seed_gives_the_same_numbers_as_json_and_text() -> None:
 
 
 def test_the_figure_has_a_line_and_a_limit_per_share() -> None:
-    axes = bias_rate_figure(bias_rate(BiasRateOptions(num_experts=(16, 32, 64), repeats=50))).axes[0]
+    axes = chart.draw(bias_rate_block(bias_rate(BiasRateOptions(num_experts=(16, 32, 64), repeats=50)))).axes[0]
     assert sum(line.get_linestyle() == "--" and len(line.get_xdata()) == 3 for line in axes.lines) == 4
     assert axes.get_ylim()[0] == 0.0
 

@@ -20,8 +20,8 @@ from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_t
 from hpxfer.errors import HpxferError
 from hpxfer.host import spell_time
 from hpxfer.limit import Floats, solve
-from hpxfer.limit.sweep.of_trials import Claimed, claimed_network
-from hpxfer.limit.sweep.seen import SeedLimits, seen_by
+from hpxfer.limit.of_trials import Claimed, claimed_network
+from hpxfer.limit.seen import SeedLimits, seen_by
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -54,11 +55,6 @@ class Mean:
     error: Floats
     freedom: Floats  # degrees of freedom of the error
     z: Floats
-
-    @property
-    def p(self) -> Floats:
-        """The probability of a |z| that large without a deviation, by Student's t."""
-        return np.asarray(2 * stats.t.sf(np.abs(self.z), self.freedom))
 
 
 def mean_of(values: Floats, found: Deviations) -> Mean:
@@ -157,7 +153,7 @@ def _partner(sizes: Sequence[float]) -> int:
 class Slope:
     """An exponent of N, with its interval of CONFIDENCE."""
 
-    slope: float
+    exponent: float
     low: float
     high: float
 
@@ -207,50 +203,22 @@ def _jackknife(found: Deviations, statistic: Callable[[Floats], float]) -> Slope
         return None
     error = np.sqrt((count - 1) / count * np.sum((parts - parts.mean()) ** 2))
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * error)
-    return Slope(slope=whole, low=whole - half, high=whole + half)
+    return Slope(exponent=whole, low=whole - half, high=whole + half)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distance:
-    """How far a size is from its limit, as shares of the scale (the fall of the limit's loss)."""
+def distances(found: Deviations, losses: Floats, tolerance: float) -> list[dict[str, Any]]:
+    """Return how far each size is from its limit, as a row per size. `losses` [T] are those of the limit.
 
-    size: float
-    mean: float
-    """RMS over passes of the mean over seeds."""
-    noise: float
-    """What `mean` is where there is no deviation: the RMS over passes of its standard error."""
-    network: float
-    """RMS over passes and seeds: of one network."""
-    widest_z: float
-    """The largest |z| over passes of the mean. Beyond 4 the size is surely not at its limit yet."""
-    within: bool | None
-    """Whether the mean lies within `tolerance` of the limit's loss at all passes; None where seeds leave it open."""
-
-    @property
-    def is_resolved(self) -> bool:
-        return self.mean > RESOLVED * self.noise
-
-
-def distances(found: Deviations, losses: Floats, tolerance: float) -> tuple[Distance, ...]:
-    """Return the distance of every size. `losses` [T] are those of the limit.
-
-    A size is within the tolerance if |mean| + 2 errors <= tolerance * loss at all passes, and not within it if
-    |mean| - 2 errors > tolerance * loss at one.
+    Distances are shares of the scale, as an RMS over passes (and seeds). A size is within the tolerance if
+    |mean| + 2 errors <= tolerance * loss at all passes, and not within it if |mean| - 2 errors > tolerance * loss at
+    one. Where seeds leave it open, `within` is None.
     """
     means = mean_of(found.values, found)
     out = []
-    for j, size in enumerate(found.sizes):
-        mean, error = np.abs(means.mean[j]), means.error[j]
-        most = tolerance * losses
-        within = True if (mean + 2 * error <= most).all() else False if (mean - 2 * error > most).any() else None
-        out.append(
-            Distance(
-                size=size,
-                mean=float(np.sqrt(np.mean(mean**2))) / found.scale,
-                noise=float(np.sqrt(np.mean(error**2))) / found.scale,
-                network=float(np.sqrt(np.mean(found.values[j] ** 2))) / found.scale,
-                widest_z=float(np.max(np.abs(means.z[j]))),
-                within=within,
-            )
-        )
-    return tuple(out)
+    for size, values, mean, error, z in zip(found.sizes, found.values, means.mean, means.error, means.z, strict=True):
+        off, most = np.abs(mean), tolerance * losses
+        within = True if (off + 2 * error <= most).all() else False if (off - 2 * error > most).any() else None
+        shares = {"mean_minus_limit": mean, "noise": error, "one_network": values}
+        rms = {name: float(np.sqrt(np.mean(each**2))) / found.scale for name, each in shares.items()}
+        out.append({"width": size, **rms, "largest_z": float(np.max(np.abs(z))), "within": within})
+    return out
