@@ -15,7 +15,6 @@ from hpxfer.export.names import Named, stand_in
 from hpxfer.recipe import (
     AT,
     EXPERTS,
-    Base,
     OtherModelWarning,
     OutOfRangeWarning,
     Proposal,
@@ -152,7 +151,7 @@ class Plan:
 
     @cached_property
     def resolved(self) -> Resolved:
-        return Resolved(Base(self.recipe.file), self.shape)
+        return Resolved(self.recipe, self.shape)
 
     @property
     def forward(self) -> dict[str, float]:
@@ -208,9 +207,8 @@ def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, 
     """
     extra = [(one.name, one.role or "") for one in parameters or () if one.is_pattern]
     parameters = None if parameters is None else [one for one in parameters if not one.is_pattern]
-    rule, fitted = Base(recipe.file).rule, recipe.file.fitted
-    check_covered(rule, fitted, shape)
-    beyond = out_of_range(rule, fitted, shape)
+    check_covered(recipe, shape)
+    beyond = out_of_range(recipe, shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutOfRangeWarning)
         warnings.simplefilter("ignore", OtherModelWarning)
@@ -239,7 +237,7 @@ def _rows(
     sized = names | {name: by_name[name].role for name in without & by_name.keys()}
     pairs = pairs_of_roles(names)
     # Checked before the model is made, whose sizes follow from the roles.
-    match_roles([one.name for one in parameters], [], pairs, Base(recipe.file).refused(shape))
+    match_roles([one.name for one in parameters], [], pairs, Resolved(recipe, shape).refused)
     return recipe.explain(stand_in(parameters, names, sized, shape), pairs, shape).rows
 
 
@@ -289,7 +287,7 @@ def forward_lacks(
         elif key in sites:
             call = f"recipe.attach(model, shape, sites=[{pairs}], by_hand={by_hand!r})"
         else:
-            call = f"multiply in the model: {plan.resolved.base.sites()[key]}"
+            call = f"multiply in the model: {plan.resolved.sites[key]}"
         by_call.setdefault(call, []).append(f"{key} {numbers[key]:.6g}")
     return [
         Lack(what=f"forward {'multiplier' if len(keys) == 1 else 'multipliers'} {', '.join(keys)}", call=call)

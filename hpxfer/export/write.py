@@ -105,7 +105,7 @@ def export(
 
 def as_data(plan: Plan, target: str, lacks: Sequence[Lack]) -> dict[str, Any]:
     """Return hpxfer.json as plain data. LRs are peaks, and weight decay is decoupled: times the LR."""
-    recipe, sites, values = plan.recipe, plan.resolved.base.sites(), plan.resolved.values
+    recipe, sites, values = plan.recipe, plan.resolved.sites, plan.resolved.values
     return {
         VERSION_KEY: 1,
         "target": target,

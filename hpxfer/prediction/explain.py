@@ -12,7 +12,7 @@ from hpxfer.host import has_cuda
 from hpxfer.model.cost import train_flops
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
-from hpxfer.recipe import Base, Recipe, load_sweep, own_roles, stated
+from hpxfer.recipe import Recipe, load_sweep, own_roles, stated
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization, resolve
 from hpxfer.scaling.explain import BaseValues, Explanation, explain
@@ -121,7 +121,7 @@ def explain_recipe(path: Path, name: str | None, target: Path | None, column: Co
     model, base = recipe.file.model, recipe.base_shape
     found = _explained(
         *(recipe.parameterization, base, load_shape(target) if target else base, column or recipe.column),
-        values=BaseValues(hps=recipe.hps, init=recipe.init, route_scale=Base(recipe.file).fixed["route_scale"]),
+        values=BaseValues(hps=recipe.hps, init=recipe.init, route_scale=recipe.file.fixed["route_scale"]),
         facts=ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings),
         roles=own_roles(recipe.file),
     )

@@ -18,7 +18,7 @@ from hpxfer.model.families import FAMILIES
 from hpxfer.prediction.explain import layout_numbers
 from hpxfer.prediction.laws import Forecast
 from hpxfer.prediction.losses import LossAnswer, Off, Place, loss_at, places
-from hpxfer.recipe import BALANCED, Base, Recipe, Resolved, Target, arm_of, as_shape, recipe_from_results, recipe_of
+from hpxfer.recipe import BALANCED, Recipe, Resolved, Target, arm_of, as_shape, recipe_from_results, recipe_of
 from hpxfer.scaling.evaluate import resolve
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines
 from hpxfer.scaling.shape import Shape, check_shape
@@ -146,7 +146,7 @@ def target_hps(recipe: Recipe, target: Shape, setting: Setting) -> TargetHPs:
         warnings.simplefilter("always")
         try:
             values, forward = recipe.multipliers(target), recipe.forward_multipliers(target)
-            at = Resolved(Base(recipe.file), target)
+            at = Resolved(recipe, target)
             rate = recipe.router_bias_lr(target) if setting.balance.bias != "none" and BALANCED in values else None
             if setting.mlp.learned_bias_std is not None:  # the recipe's number is the rate of the balancing rule
                 known = recipe.parameterization, recipe.base_shape, target, recipe.column, recipe.hps, recipe.init

@@ -25,7 +25,7 @@ from hpxfer.recipe.own_constants import left_to_multiply
 from hpxfer.recipe.probe import embedding_scale, gain_of
 from hpxfer.recipe.propose_roles import ProposedRoles, roles, roles_of_names
 from hpxfer.recipe.recipe import Recipe, Target, as_shape
-from hpxfer.recipe.resolved import Base, Resolved
+from hpxfer.recipe.resolved import Resolved
 from hpxfer.recipe.roles_by_place import Proposal, proposals
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
 from hpxfer.recipe.start import load_sweep
@@ -36,7 +36,6 @@ __all__ = [
     "EXPERTS",
     "SCALING",
     "Attached",
-    "Base",
     "ByHandWarning",
     "ModelExplanation",
     "MultiplyInput",

@@ -62,7 +62,7 @@ def row_of(item: RoleTensor) -> TensorNumbers:
 
 def description(at: Resolved, cautions: Sequence[str]) -> str:
     """Return as text what a recipe gives at a shape: the forward multipliers, and the numbers of each role."""
-    recipe, target, sites = at.base.file, at.target, at.base.sites()
+    recipe, target, sites = at.recipe.file, at.target, at.sites
     forward = [(key, value, sites[key]) for key, value in at.forward.items()]
     rows = [numbers_of(role, numbers) for role, numbers in at.values.items() if role != BALANCED]
     lines = number_lines(rows, ("role", "init", "lr", "eps", "weight_decay"))

@@ -242,6 +242,12 @@ class RecipeFile(Part):
         """The base shape with all of its dimensions."""
         return self.base_shape if self.own_shape is None else {**self.base_shape, "own": self.own_shape}
 
+    @property
+    def fixed(self) -> dict[str, float]:
+        """Key -> the factor that the base model has at every shape, whatever the table says. A model may have none."""
+        options = self.model.options or {}
+        return {name.rpartition(".")[2]: float(options.get(name) or 1.0) for name in FIXED_FACTORS}
+
 
 def is_recipe(data: Any) -> bool:
     """Return whether the data of a YAML file calls itself an hpxfer recipe."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
-from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import check_attention
-from hpxfer.scaling.table import Column
 
 if TYPE_CHECKING:
     from hpxfer.recipe.file import FittedPart
+    from hpxfer.recipe.recipe import Recipe
     from hpxfer.scaling.shape import Shape
 
 # The dimensions whose fitted range a recipe holds. Hidden sizes are ratios, because they follow the width.
@@ -29,29 +28,23 @@ class OutOfRangeWarning(UserWarning):
     """The target lies outside the range that the recipe was fitted on, or its HP is not known to transfer there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """How a recipe scales: its table, its optimizer's column, its base, and what is known about the model."""
+def not_covered(recipe: Recipe, target: Shape) -> tuple[list[str], list[str]]:
+    """Return what the table's source does not cover: of the changes from base to target shape, and of all else.
 
-    choice: Parameterization
-    optimizer: Column
-    base: Shape
-    facts: ModelFacts
+    Batch and duration are not part of a model's shape, and belong to the second list.
+    """
+    base, bare = (replace(shape, batch_tokens=0, steps=0) for shape in (recipe.base_shape, target))
+    unchanged = _not_covered(recipe, bare, bare)
+    changes = [warning for warning in _not_covered(recipe, base, bare) if warning not in unchanged]
+    others = _not_covered(recipe, recipe.base_shape, target)
+    return changes, [warning for warning in others if warning not in changes]
 
-    def not_covered(self, target: Shape) -> tuple[list[str], list[str]]:
-        """Return what the table's source does not cover: of the changes from base to target shape, and of all else.
 
-        Batch and duration are not part of a model's shape, and belong to the second list.
-        """
-
-        def warnings(base: Shape, target: Shape) -> list[str]:
-            return coverage_warnings(self.choice, base, target, self.facts, self.optimizer)
-
-        bare = replace(target, batch_tokens=0, steps=0)
-        unchanged = warnings(bare, bare)
-        bare_base = replace(self.base, batch_tokens=0, steps=0)
-        changes = [warning for warning in warnings(bare_base, bare) if warning not in unchanged]
-        return changes, [warning for warning in warnings(self.base, target) if warning not in changes]
+def _not_covered(recipe: Recipe, base: Shape, target: Shape, tied: bool | None = None) -> list[str]:
+    """Return the warnings. Whether embeddings are tied is a fact of the user's model, and not of the base."""
+    made = recipe.file.provenance.made == "by a sweep"
+    facts = ModelFacts(gate=recipe.file.model.gate, heads_are_known=made, tied_embeddings=tied)
+    return coverage_warnings(recipe.parameterization, base, target, facts, recipe.column)
 
 
 def dim(shape: Shape, name: str) -> float:
@@ -59,16 +52,16 @@ def dim(shape: Shape, name: str) -> float:
     return shape.shared_width / (shape.width or 1) if name == "shared_ratio" else float(getattr(shape, name))
 
 
-def check_covered(rule: Rule, fitted: FittedPart | None, target: Shape) -> None:
+def check_covered(recipe: Recipe, target: Shape) -> None:
     """Raise HpxferError if neither the table's source nor the recipe's sweep covers the changes from base to target.
 
     A sweep may measure changes that its table's source does not cover. `out_of_range` warns about these.
     """
-    if problem := check_attention(rule.base, target):
+    choice, base = recipe.parameterization, recipe.base_shape
+    if problem := check_attention(base, target):
         raise HpxferError(f"target_shape: {problem}")
-    changes, _ = rule.not_covered(target)
-    if changes and not _was_measured(rule.base, fitted, target):
-        choice, base = rule.choice, rule.base
+    changes, _ = not_covered(recipe, target)
+    if changes and not _was_measured(base, recipe.file.fitted, target):
         raise HpxferError(
             f"target_shape: must be a shape that {choice.label()} leads to from the recipe's base {base.label()}, "
             f"got {target.label()}: {'; '.join(changes)}; take a base that differs from the target in "
@@ -76,9 +69,9 @@ def check_covered(rule: Rule, fitted: FittedPart | None, target: Shape) -> None:
         )
 
 
-def out_of_range(rule: Rule, fitted: FittedPart | None, target: Shape) -> list[str]:
+def out_of_range(recipe: Recipe, target: Shape) -> list[str]:
     """Return in words how `target` lies outside the fitted range and outside what the parameterization covers."""
-    base, out = rule.base, []
+    base, fitted, out = recipe.base_shape, recipe.file.fitted, []
     moved = _moved(base, target)
     for name, value in moved.items() if fitted else ():
         low, high = _range(base, fitted, name)
@@ -88,7 +81,7 @@ def out_of_range(rule: Rule, fitted: FittedPart | None, target: Shape) -> list[s
     for axis_name, axis in fitted.axes.items() if fitted else ():
         if fitted and axis.verdict != "transfers" and moved.keys() & axis.dims.keys():
             out.append(f"{fitted.hp} along the axis {axis_name}: the verdict is {shown(axis.verdict)}")
-    changes, others = rule.not_covered(target)
+    changes, others = not_covered(recipe, target)
     return [*out, *changes, *others]
 
 
@@ -118,13 +111,9 @@ def _inside(value: float, low: float, high: float) -> bool:
     return low * (1 - SAME) <= value <= high * (1 + SAME)
 
 
-def check_embeddings(rule: Rule, tied: bool | None) -> None:
+def check_embeddings(recipe: Recipe, tied: bool | None) -> None:
     """Raise HpxferError if the conventions do not suit a model whose embeddings are tied, or are not tied."""
-    base = rule.base
-
-    def warnings(tied: bool | None) -> list[str]:
-        facts = replace(rule.facts, tied_embeddings=tied)
-        return coverage_warnings(rule.choice, base, base, facts, rule.optimizer)
-
-    if wrong := [warning for warning in warnings(tied) if warning not in warnings(None)]:
+    base = recipe.base_shape
+    unknown = _not_covered(recipe, base, base)
+    if wrong := [warning for warning in _not_covered(recipe, base, base, tied) if warning not in unknown]:
         raise HpxferError("\n".join(f"roles: {warning}" for warning in wrong))

@@ -133,12 +133,12 @@ def differences(model: torch.nn.Module, at: Resolved) -> Iterator[str]:
 
     A base that states the same number among its options has the constant too. Its factor may be another all the same.
     """
-    constants, stated = own_constants(model), at.base.file.model.options or {}
+    constants, stated = own_constants(model), at.recipe.file.model.options or {}
     product, by_recipe = _by_key(constants), at.forward.get("attn_logits", 1.0)
     for one in constants:
         where = f", on {', '.join(one.keys)}" if one.keys else ""
         if stated.get(one.name) == one.value:
-            there, here = (getattr(shape, one.follows or "depth") for shape in (at.base.shape, at.target))
+            there, here = (getattr(shape, one.follows or "depth") for shape in (at.recipe.base_shape, at.target))
             if one.follows and there != here and not (one.keys and _agree(one, product, at)):
                 rule = f"the model multiplies by a factor of its own that changes with the {one.follows}"
                 yield f"{one.name}: {rule}, {there} at the base, {here} in the target{where}"
@@ -147,7 +147,7 @@ def differences(model: torch.nn.Module, at: Resolved) -> Iterator[str]:
             if not any(_close(one.factor, scale) for scale in (at.target.head_dim**-0.5, by_recipe)):
                 yield f"{one.name}: q.k times {by_recipe:.6g} by the recipe, {one.factor:.6g} in the target"
         elif not one.keys or not _agree(one, product, at):
-            base = f"{at.base.fixed['route_scale']:g}" if one.keys == GATES else "none"
+            base = f"{at.recipe.file.fixed['route_scale']:g}" if one.keys == GATES else "none"
             yield f"{one.name}: {base} at the base, {_spell(one.value)} in the target{where}"
 
 
@@ -266,7 +266,7 @@ def _agree(one: OwnConstant, product: Mapping[str, float], at: Resolved) -> bool
 
 def _agrees(key: str, factor: float, at: Resolved) -> bool:
     """Return whether the recipe's number contains the factor: as a factor of its base, or as the whole number."""
-    if key == "route_scale" and _close(factor, at.base.fixed[key]):
+    if key == "route_scale" and _close(factor, at.recipe.file.fixed[key]):
         return True
     names = EXPERTS if key == "experts" else (key,)
     return _has(key, at) and _close(factor, math.prod(at.forward.get(name, 1.0) for name in names))

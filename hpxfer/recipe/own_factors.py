@@ -43,7 +43,7 @@ def of_fan_in(at: Resolved, role: str, fan_in: int | None, base_fan_in: int | No
             f"{role}@{base_fan_in}: only the weight of a linear layer that is no output of an FFN can carry the "
             "fan-in of the base; leave it out"
         )
-    base = at.base.shape
+    base = at.recipe.base_shape
     nominal, base_nominal = at.target.width, reference(base).width
     if fan_in is None or (base_fan_in is None and role not in (*INPUTS, "attn_out")):
         return OwnFactors()
@@ -60,13 +60,13 @@ def of_fan_in(at: Resolved, role: str, fan_in: int | None, base_fan_in: int | No
     if base_fan_in:
         at_base = base_fan_in / base_nominal
     else:
-        at_base = known if base.num_heads else at.base.file.model.attention_ratio or at_target
+        at_base = known if base.num_heads else at.recipe.file.model.attention_ratio or at_target
     if at_target == at_base == known == 1.0:
         return OwnFactors()
-    row, grown = at.base.rows[role], at_target / at_base
+    row, grown = at.recipe.rows[role], at_target / at_base
     exponent = {name: dict(factor.exponents).get("width", 0.0) for name, factor in row.monomials().items()}
     numbers = Multipliers(
-        init_std=((at_base / known) ** -0.5 if at.base.init.matrices == "fan_in" else 1.0)
+        init_std=((at_base / known) ** -0.5 if at.recipe.init.matrices == "fan_in" else 1.0)
         * grown ** exponent["init_std"],
         lr=grown ** exponent["lr"],
         eps=1.0,
@@ -84,7 +84,7 @@ def of_embedding(at: Resolved, scale: float, *, tied: bool) -> OwnFactors:
     They undo it: the model sees the embedding, and each change of it, as the recipe says. Raises HpxferError if the
     readout is tied, which is not multiplied, and if it is not known what the base does.
     """
-    base, rule = at.base.file.model.embedding_scale, f"multiplies the rows of its embedding by {scale:.6g}"
+    base, rule = at.recipe.file.model.embedding_scale, f"multiplies the rows of its embedding by {scale:.6g}"
     if math.isclose(scale, 1.0 if base is None else base, rel_tol=1e-6):
         return OwnFactors()
     remove = "set the factor to 1, e.g. model.get_input_embeddings().embed_scale.fill_(1.0)"
@@ -99,7 +99,7 @@ def of_embedding(at: Resolved, scale: float, *, tied: bool) -> OwnFactors:
             f"and LR suit at once; {remove}, or untie them"
         )
     by = scale / base
-    twice = by**2 if at.base.column == "sgd" else by
+    twice = by**2 if at.recipe.column == "sgd" else by
     numbers = Multipliers(init_std=1 / by, lr=1 / twice, eps=by, weight_decay=twice, forward=1.0)
     return OwnFactors(numbers=numbers, note=_spell(f"the model {rule}, the base by {base:.6g}", numbers))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -31,13 +32,14 @@ from hpxfer.recipe.match import Roles
 from hpxfer.recipe.modules import warn_once
 from hpxfer.recipe.own_constants import differences, left_to_multiply
 from hpxfer.recipe.propose_roles import roles as proposed_roles
-from hpxfer.recipe.resolved import Base, Resolved
+from hpxfer.recipe.resolved import Resolved, sites_of
 from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
+from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.evaluate import parameterization as parameterization_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.scaling.table import Column, Conventions
+from hpxfer.scaling.table import Column, Conventions, Row
 from hpxfer.spec import YamlFile, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
@@ -130,10 +132,10 @@ class Recipe:
         """Return YAML that loads to an equal recipe."""
         return dump_recipe(self.file)
 
-    @property
+    @cached_property
     def parameterization(self) -> Parameterization:
         """The table by which the recipe scales, with its conventions."""
-        return self._base.choice
+        return parameterization_of(self.file.parameterization.name, self.file.parameterization.conventions)
 
     @property
     def optimizer(self) -> str:
@@ -143,22 +145,31 @@ class Recipe:
     @property
     def column(self) -> Column:
         """The optimizer's column in a table."""
-        return self._base.column
+        column: Column = rows_of("optimizer").get(self.optimizer, "optimizer").column
+        return column
 
-    @property
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Role -> its row of the table."""
+        return {row.role: row for row in self.parameterization.rows(self.column)}
+
+    @cached_property
     def base_shape(self) -> Shape:
         """The shape at which the HPs were tuned."""
-        return self._base.shape
+        return shape_from_mapping(self.file.base, "base_shape")
 
-    @property
+    @cached_property
     def hps(self) -> HPs:
         """The base HPs, with the tuned HP."""
-        return self._base.hps
+        hps = HPs(**self.file.hps.model_dump(exclude={"multipliers"}))
+        for name, value in self.file.hps.multipliers.items():
+            hps = hps.with_value(name, value)
+        return hps
 
     @property
     def init(self) -> BaseInit:
         """The initialization of the base model."""
-        return self._base.init
+        return BaseInit(**self.file.init.model_dump())
 
     def multipliers(self, target_shape: Target) -> dict[str, Multipliers]:
         """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at the target."""
@@ -238,7 +249,7 @@ class Recipe:
 
     def forward_sites(self) -> dict[str, str]:
         """Return key of `forward_multipliers` -> what is multiplied by it."""
-        return self._base.sites()
+        return sites_of(self)
 
     def attach(
         self,
@@ -297,20 +308,16 @@ class Recipe:
 
     def describe(self, target_shape: Target) -> str:
         """Return as text what the recipe gives at the target: the forward multipliers, and the numbers of each role."""
-        at = Resolved(self._base, as_shape(target_shape))
-        check_covered(self._base.rule, self.file.fitted, at.target)
-        return description(at, out_of_range(self._base.rule, self.file.fitted, at.target))
-
-    @property
-    def _base(self) -> Base:
-        return Base(self.file)
+        target = as_shape(target_shape)
+        check_covered(self, target)
+        return description(Resolved(self, target), out_of_range(self, target))
 
     def _assigned(self, model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
         check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
         found = assign(model, roles, at)
         check_counts(model, found, at.target)
-        check_embeddings(self._base.rule, found.tied_embeddings)
+        check_embeddings(self, found.tied_embeddings)
         return found
 
     def _tuned_on(self, model: torch.nn.Module, found: Assigned, at: Resolved) -> TunedOn:
@@ -324,11 +331,11 @@ class Recipe:
     def _at(self, given: Target) -> Resolved:
         """Return the numbers. Warn beyond the range, at the line that called the method that called this one."""
         target = as_shape(given)
-        check_covered(self._base.rule, self.file.fitted, target)
-        if found := out_of_range(self._base.rule, self.file.fitted, target):
+        check_covered(self, target)
+        if found := out_of_range(self, target):
             text = f"the target {target.label(schedule=True)} is beyond what was measured: {'; '.join(found)}"
             warnings.warn(text, OutOfRangeWarning, stacklevel=3)
-        return Resolved(self._base, target)
+        return Resolved(self, target)
 
 
 def as_shape(given: Target, where: str = "target_shape") -> Shape:

@@ -26,7 +26,7 @@ from hpxfer.coordinates.own.wiring import Built, optimizer_of, role_conflicts, w
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport, not_tested
 from hpxfer.errors import HpxferError
-from hpxfer.recipe import Base, Recipe, Resolved, declared, left_to_multiply, unattached
+from hpxfer.recipe import Recipe, Resolved, declared, left_to_multiply, unattached
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.shape import Shape
 
@@ -143,7 +143,7 @@ class _Check:
 
     def axis(self, path: OwnPath, on_shape: Callable[[str], None]) -> AxisReport:
         """Return the report along a path."""
-        forward = [Resolved(Base(self.recipe.file), shape).forward for shape in path.shapes]
+        forward = [Resolved(self.recipe, shape).forward for shape in path.shapes]
         keys = moving(forward, path.scales)
         observations: list[Observation] = []
         built: list[Built] = []
@@ -267,7 +267,7 @@ class _Check:
             is_map = item.role not in ("embedding", "position") and item.tensor.ndim > 1
             if is_map and item.name not in maps:
                 self.notes.no_maps.update(dict.fromkeys(item.roles))
-        numbers = left_to_multiply(built.model, Resolved(Base(self.recipe.file), shape))
+        numbers = left_to_multiply(built.model, Resolved(self.recipe, shape))
         if declared(built.model) is None and (why := unattached(built.model, shape, numbers)):
             self.notes.warnings[why.partition("\n")[0]] = None  # the user's code may have silenced the recipe's warning
             return  # nothing multiplies, which the slopes then show

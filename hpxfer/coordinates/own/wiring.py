@@ -14,7 +14,6 @@ from hpxfer.coordinates.own.parts import Held, held
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import (
     AT,
-    Base,
     Recipe,
     Resolved,
     Roles,
@@ -65,7 +64,7 @@ def attach(own: OwnModule, recipe: Recipe, model: nn.Module, shape: Shape) -> No
 
     Raises HpxferError if the recipe has multipliers, and nothing says where they act.
     """
-    numbers = left_to_multiply(model, Resolved(Base(recipe.file), shape))
+    numbers = left_to_multiply(model, Resolved(recipe, shape))
     known = known_model(model) is not None
     if declared(model) is not None:
         return
