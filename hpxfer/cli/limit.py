@@ -81,7 +81,7 @@ Job = tuple[Callable[[], Any], Callable[[Any], Mapping[str, Any]]]
 
 
 def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> Job:
-    from hpxfer.limit import Solved, solve
+    from hpxfer.limit import solve
     from hpxfer.limit.figures import limit_block
     from hpxfer.limit.network_file import load_network
     from hpxfer.limit.of_trials import limit_of_sweep
@@ -94,10 +94,7 @@ def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> J
         excludes("a network file", **of_sweep)
         network, given = load_network(path)
 
-    def solved() -> Solved:
-        found = solve(network, given, on_start=partial(_started, "solving"), **_given(solver))
-        return Solved(network=network, given=given, limit=found)
-
+    solved = partial(solve, network, given, on_start=partial(_started, "solving"), **_given(solver))
     return solved, lambda found: {"limit": limit_block(found)}
 
 

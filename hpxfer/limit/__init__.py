@@ -7,5 +7,5 @@ solved.
 from hpxfer.limit.bias_rate import BiasRateOptions, bias_rate
 from hpxfer.limit.deviations import ALPHA, MOST_UNSEEN, POWER, Deviations, Mean, mean_of
 from hpxfer.limit.network import Batch, Floats, Given, Network
-from hpxfer.limit.solve import Limit, Series, solve
-from hpxfer.limit.text import WHAT, Solved, save, with_error
+from hpxfer.limit.solve import solve
+from hpxfer.limit.solved import WHAT, Limit, Series, save, with_error

@@ -21,12 +21,13 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr
 
 from hpxfer.errors import shown
-from hpxfer.host import aligned
+from hpxfer.host import table_of
 from hpxfer.limit.layers import largest
 from hpxfer.limit.network import Floats
 from hpxfer.limit.refused import refuse
-from hpxfer.limit.text import with_error
+from hpxfer.limit.solved import with_error
 
+Row = dict[str, Any]
 # Numbers that are drawn at once.
 _AT_ONCE = 2**20
 _MOST_DRAWS = 2**31
@@ -50,38 +51,16 @@ class BiasRateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiasRateRow:
-    """One number of experts at one share of active ones."""
-
-    num_experts: int
-    active_share: float
-    num_active: int
-    update_scale: float
-    changed: float
-    """The part of the active experts that are others after the update: |A ^ B| / 2K, mean over repeats."""
-    error: float
-    """The standard error of that mean."""
-    limit: float
-    """The same part with infinitely many experts and this update."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BiasRateTrend:
-    """How the changed part moves with the number of experts, at one share."""
-
-    active_share: float
-    slope: float
-    """Of log2 of the changed part over log2 of E, by weighted least squares. Flat is 0."""
-    error: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class BiasRate:
     """The simulation and its truth."""
 
     options: BiasRateOptions
-    rows: tuple[BiasRateRow, ...]
-    trends: tuple[BiasRateTrend, ...]
+    rows: tuple[Row, ...]
+    """Of every number of experts at every share of active ones. `changed` is the part of the active experts that are
+    others after the update, |A ^ B| / 2K, as a mean over repeats with its standard error `error`. `limit` is the same
+    part with infinitely many experts and this update."""
+    trends: tuple[Row, ...]
+    """Of every share the slope of log2 of `changed` over log2 of the experts, by weighted least squares. Flat is 0."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -90,28 +69,24 @@ class BiasRate:
     @property
     def cautions(self) -> tuple[str, ...]:
         """What a reader should know before the numbers."""
-        few = [row.num_active for row in self.rows if row.num_active < _FEW]
+        few = any(row["num_active"] < _FEW for row in self.rows)
         return (f"with fewer than {_FEW} active experts the simulation is above its limit by about 1/K",) if few else ()
 
     def table(self) -> str:
-        """Return what follows in a sentence, and the numbers as a table."""
+        """Return what follows in a sentence, and the numbers as tables."""
         answer = "How many of the active experts does one update of the bias change?"
-        if slopes := [each.slope for each in self.trends]:
+        if slopes := [each["slope"] for each in self.trends]:
             answer = (
                 f"From {self.options.num_experts[0]} to {self.options.num_experts[-1]} experts, the part of the active "
                 f"experts that one update of the bias changes goes as experts^{min(slopes):.2f} to "
                 f"experts^{max(slopes):.2f}: 0 is the same part at every number."
             )
-        lines = [["experts", "active", "share", "update", "changed", "limit"]]
-        for row in self.rows:
-            counts = [str(row.num_experts), str(row.num_active), f"{row.active_share:.4g}", f"{row.update_scale:.4g}"]
-            lines.append([*counts, with_error(row.changed, row.error), f"{row.limit:.5f}"])
-        trends = [
-            f"share {each.active_share:.4g}: the part grows as experts^{each.slope:.3f} (error {each.error:.3f})"
-            for each in self.trends
-        ]
-        legend = "changed: the part of the active experts. In brackets: standard error of the last digits."
-        return "\n".join([answer, "", *aligned(lines, right_from=0), "", legend, *trends])
+        numbers = [row | {"changed": with_error(row["changed"], row.pop("error"))} for row in map(dict, self.rows)]
+        note = "changed: the part of the active experts. In brackets: standard error of the last digits."
+        tables = [table_of(answer, numbers, note)]
+        if slopes:
+            tables.append(table_of("The part goes as the number of experts to the power of the slope.", self.trends))
+        return "\n".join(table.to_text() for table in tables).rstrip()
 
 
 def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
@@ -123,11 +98,11 @@ def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
         for index, share in enumerate(chosen.active_shares)
         for num_experts in chosen.num_experts
     )
-    trends = (_trend(share, [row for row in rows if row.active_share == share]) for share in chosen.active_shares)
+    trends = (_trend(share, [row for row in rows if row["active_share"] == share]) for share in chosen.active_shares)
     return BiasRate(options=chosen, rows=rows, trends=tuple(each for each in trends if each is not None))
 
 
-def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -> BiasRateRow:
+def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -> Row:
     """Return the simulation of one number of experts at one share."""
     update = options.update_scale * (num_experts / options.num_experts[0]) ** options.rate_exponent
     count, most = round(share * num_experts), max(1, _AT_ONCE // num_experts)
@@ -139,27 +114,28 @@ def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -
         both = largest(before, count) & largest(before + update * rng.random(size), count)
         parts.append(both.sum(axis=1) / count)
     kept = np.concatenate(parts)
-    return BiasRateRow(
-        num_experts=num_experts,
-        active_share=share,
-        num_active=count,
-        update_scale=update,
-        changed=float(1.0 - kept.mean()),
-        error=float(kept.std(ddof=1) / math.sqrt(len(kept))),
-        limit=changed_limit(share, logit_scale=options.logit_scale, bias_scale=options.bias_scale, update_scale=update),
-    )
+    scales = {"logit_scale": options.logit_scale, "bias_scale": options.bias_scale, "update_scale": update}
+    return {
+        "num_experts": num_experts,
+        "active_share": share,
+        "num_active": count,
+        "update_scale": update,
+        "changed": float(1.0 - kept.mean()),
+        "error": float(kept.std(ddof=1) / math.sqrt(len(kept))),
+        "limit": changed_limit(share, **scales),
+    }
 
 
-def _trend(share: float, rows: Sequence[BiasRateRow]) -> BiasRateTrend | None:
+def _trend(share: float, rows: Sequence[Row]) -> Row | None:
     """Return the slope over the number of experts, or None where nothing changes or one number was simulated."""
-    if len(rows) < 2 or any(not row.changed or not row.error for row in rows):
+    n, changed, error = (np.array([row[name] for row in rows]) for name in ("num_experts", "changed", "error"))
+    if len(rows) < 2 or not (changed.all() and error.all()):
         return None
-    x = np.log2([row.num_experts for row in rows])
-    y = np.log2([row.changed for row in rows])
-    weights = np.array([(row.changed * math.log(2) / row.error) ** 2 for row in rows])
+    x, y = np.log2(n), np.log2(changed)
+    weights = (changed * math.log(2) / error) ** 2
     x = x - weights @ x / weights.sum()
     spread = float(weights @ x**2)
-    return BiasRateTrend(active_share=share, slope=float((weights * x) @ y / spread), error=1 / math.sqrt(spread))
+    return {"active_share": share, "slope": float((weights * x) @ y / spread), "error": 1 / math.sqrt(spread)}
 
 
 def _of_options(options: BiasRateOptions) -> Iterator[str]:

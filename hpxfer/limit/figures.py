@@ -16,8 +16,7 @@ from hpxfer.figures.chart import Block, Chart, Line, Look
 from hpxfer.limit.bias_rate import BiasRate
 from hpxfer.limit.comparison import Comparisons
 from hpxfer.limit.network import Floats
-from hpxfer.limit.solve import Limit
-from hpxfer.limit.text import Solved
+from hpxfer.limit.solved import Limit
 from hpxfer.verdict import scale_text
 
 # Title -> the series of a panel, with its label.
@@ -38,9 +37,9 @@ VERDICTS = {
 NETWORK, MEAN, NOISE = "one network", "mean over seeds", "noise of the mean"
 
 
-def limit_block(found: Solved) -> Block:
+def limit_block(limit: Limit) -> Block:
     """Return loss, outputs, gates, logits and features over updates, with the error of the solver."""
-    network, limit = found.network, found.limit
+    network = limit.network
     regime = "residual network" if network.regime == "residual" else f"regime {network.regime}"
     how = "exact" if limit.is_exact else f"{limit.num_sites} sites, {limit.num_seeds} seeds"
     rows: list[dict[str, Any]] = []
@@ -180,7 +179,7 @@ def _against_block(title: str, updates: pd.DataFrame, widths: pd.DataFrame) -> B
 def bias_rate_block(found: BiasRate) -> Block:
     """Return the changed part of the active experts over the number of experts, a line per share of active ones."""
     power, shares = found.options.rate_exponent, found.options.active_shares
-    frame = pd.DataFrame(map(vars, found.rows))
+    frame = pd.DataFrame(found.rows)
 
     def finish(axes: Axes) -> None:
         style.set_axes(axes, "experts", "changed part of the active experts", y_ends=(0.0, None))

@@ -26,92 +26,65 @@ from collections.abc import Callable
 import numpy as np
 
 from hpxfer.limit.layers import Pass, Routed, activate, gate, rank, slope, top_share, train
-from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Sites, Space, Trained, Untied, space
+from hpxfer.limit.matrix import Coefficients, Draw, Lazy, Noise, Sites, Space, Trained, Untied, space
 from hpxfer.limit.network import Floats, Given, Network
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
     """Return what is measured at every pass."""
     (of_experts, _), of_h1 = _of_expert(network, given), _of_h1(given)
-    experts = Noise(sites, of_experts, seed, 0)  # first, as it needs the most sites and names them if they are too few
+    noise = Noise(sites, of_experts, seed, 0)  # first, as it needs the most sites and names them if they are too few
     wide = space(of_h1, exact=network.input_activation == "linear", sites=sites, seed=seed, population=1)
     tall = Coefficients(given.num_outputs + given.num_samples)
-    make = _fixed_width if network.regime == "II" else _all_grow
-    return train(network, given, wide, tall, lambda: make(network, given, wide, tall, experts))
+    return train(network, given, wide, tall, lambda: _experts(network, given, wide, tall, noise))
 
 
-def _fixed_width(
-    network: Network, given: Given, wide: Space, tall: Space, experts: Noise
-) -> Callable[[int, Floats], Routed]:
-    """Return the experts of regime II."""
-    kappa, width, sites, factor = network.experts_per_width, _width(network), experts.sites, network.times_experts
-    routers, hidden = Sites(experts), Sites(experts, width)
-    q = Trained(Lazy(wide, routers, kappa), std=network.std("router"), rate=network.rate("router"))
-    w2 = Trained(Lazy(wide, hidden, kappa * width), std=network.std("expert_in"), rate=network.rate("expert_in"))
-    lam = 1.0 if network.parameterization == "mssp" else 0.0
-    w3_T = Trained(
-        Lazy(tall, hidden, kappa * width),
-        std=network.std("expert_out") * math.sqrt(lam * kappa / width),
-        rate=network.rate("expert_out"),
-    )
-
-    def forward(at: int, h1: Floats) -> Routed:
-        psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), width, sites)
-        gated = gate(network, psi, top_share(psi, network.active_share))
-        a = activate(network.activation, h2)
-        m = (factor * gated.phi[:, None] * a).reshape(len(h1), -1)
-
-        def backward(by_h3: Floats, lr: float) -> Floats:
-            u = w3_T.forward(by_h3).reshape(h2.shape)
-            v_q = gated.by_logits(factor * np.sum(u * a, axis=1))
-            v_2 = (factor * gated.phi[:, None] * u * slope(network.activation, h2)).reshape(len(h1), -1)
-            z: Floats = (q.transposed(v_q) + w2.transposed(v_2)) / kappa
-            q.update(h1, v_q, lr)
-            w2.update(h1, v_2, lr)
-            w3_T.update(by_h3, m, lr)
-            return z
-
-        return Routed(logits=psi, gated=gated, h3=w3_T.transposed(m) / kappa, backward=backward)
-
-    return forward
-
-
-def _all_grow(
-    network: Network, given: Given, wide: Space, tall: Space, experts: Noise
-) -> Callable[[int, Floats], Routed]:
-    """Return the experts of regime III."""
+def _experts(network: Network, given: Given, wide: Space, tall: Space, noise: Noise) -> Callable[[int, Floats], Routed]:
+    """Return the experts. Their hidden features are [P, N_e, sites] in regime II, and [P, sites, Gaussians] in III."""
     kappa, iota, factor = network.experts_per_width, network.expert_ratio, network.times_experts
-    sites, neurons = experts.sites, Coefficients(_of_expert(network, given)[1])
-    q = Trained(Lazy(wide, Sites(experts), kappa), std=network.std("router"), rate=network.rate("router") / kappa)
-    draw = Lazy if network.parameterization == "mssp" else Untied
-    w2 = Trained(
-        OfExperts(draw(wide, neurons, iota), sites), std=network.std("expert_in"), rate=network.rate("expert_in")
-    )
-    w3_T = Trained(
-        OfExperts(draw(tall, neurons, iota), sites),
-        std=network.std("expert_out") / math.sqrt(iota),
-        rate=network.rate("expert_out"),
-    )
+    is_two = network.regime == "II"
+    q_rate, w3_std = network.rate("router"), network.std("expert_out")
+    if is_two:  # lam = 1 or 0
+        axis, w3_std = 1, w3_std * math.sqrt((network.parameterization == "mssp") * kappa / _width(network))
+    else:
+        axis, q_rate, w3_std = 2, q_rate / kappa, w3_std / math.sqrt(iota)
+    q = Trained(Lazy(wide, Sites(noise), kappa), std=network.std("router"), rate=q_rate)
+    of_w2, of_w3_T = _draws(network, given, wide, tall, noise)
+    w2 = Trained(of_w2, std=network.std("expert_in"), rate=network.rate("expert_in"))
+    w3_T = Trained(of_w3_T, std=w3_std, rate=network.rate("expert_out"))
 
     def forward(at: int, h1: Floats) -> Routed:
-        psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), sites, -1)
+        psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), *((-1, noise.sites) if is_two else (noise.sites, -1)))
         gated = gate(network, psi, top_share(psi, network.active_share))
-        phi = factor * gated.phi[:, :, None]
-        m = (phi * h2).reshape(len(h1), -1)
+        phi, a = np.expand_dims(factor * gated.phi, axis), activate(network.activation, h2)
+        m = (phi * a).reshape(len(h1), -1)
 
         def backward(by_h3: Floats, lr: float) -> Floats:
             u = w3_T.forward(by_h3).reshape(h2.shape)
-            v_q = gated.by_logits(factor * iota * np.einsum("psn,psn->ps", u, h2))
-            v_2 = (phi * u).reshape(len(h1), -1)
-            z: Floats = q.transposed(v_q) / kappa + w2.transposed(v_2)
+            by_phi = factor * np.sum(u * a, axis=1) if is_two else factor * iota * np.einsum("psn,psn->ps", u, a)
+            v_q = gated.by_logits(by_phi)
+            v_2 = (phi * u * slope(network.activation, h2)).reshape(len(h1), -1)
+            of_q, of_2 = q.transposed(v_q), w2.transposed(v_2)
             q.update(h1, v_q, lr)
             w2.update(h1, v_2, lr)
             w3_T.update(by_h3, m, lr)
-            return z
+            return (of_q + of_2) / kappa if is_two else of_q / kappa + of_2
 
-        return Routed(logits=psi, gated=gated, h3=w3_T.transposed(m), backward=backward)
+        h3 = w3_T.transposed(m)
+        return Routed(logits=psi, gated=gated, h3=h3 / kappa if is_two else h3, backward=backward)
 
     return forward
+
+
+def _draws(network: Network, given: Given, wide: Space, tall: Space, noise: Noise) -> tuple[Draw, Draw]:
+    """Return the initial draws of W2 and of W3'."""
+    if network.regime == "II":
+        width = _width(network)
+        hidden, k = Sites(noise, width), network.experts_per_width * width
+        return Lazy(wide, hidden, k), Lazy(tall, hidden, k)
+    neurons, iota = Coefficients(_of_expert(network, given)[1]), network.expert_ratio
+    draw = Lazy if network.parameterization == "mssp" else Untied
+    return OfExperts(draw(wide, neurons, iota), noise.sites), OfExperts(draw(tall, neurons, iota), noise.sites)
 
 
 class OfExperts:

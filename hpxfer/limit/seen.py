@@ -15,7 +15,7 @@ import numpy as np
 from hpxfer.data import Batch as SampleBatch
 from hpxfer.data import open_data
 from hpxfer.limit.network import Batch, Floats, Given
-from hpxfer.limit.solve import Limit
+from hpxfer.limit.solved import Limit
 from hpxfer.model.mlp.layout import outputs_of, parameters
 from hpxfer.spec import LEARNED
 from hpxfer.train.schedules import lr_factor

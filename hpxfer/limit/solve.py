@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +13,8 @@ from hpxfer.limit import fixed_experts, many_experts, residual
 from hpxfer.limit.layers import SERIES, Pass, loss
 from hpxfer.limit.network import Floats, Given, Network, Regime
 from hpxfer.limit.refused import LEAST_ACTIVE, MOST_SITES, checked, of_given, of_sites, of_size, refuse, seconds
-from hpxfer.limit.selection import Selection, draw, first_features, selection
+from hpxfer.limit.selection import draw, first_features, selection
+from hpxfer.limit.solved import Limit, Series
 
 # By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
 SITES: dict[Regime, int] = {"I": 32768, "II": 32768, "III": 2048, "residual": 32768}
@@ -24,34 +25,6 @@ _ROUNDING = 1e-6
 _GROWN = 4.0
 # A network of width 1000 has logits that fluctuate by about 0.03.
 LEAST_MARGIN = 0.1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Series:
-    """A number per forward pass, mean over the solver's seeds, and the standard error of that mean.
-
-    The error is exactly zero where nothing was sampled. It is None where one seed was solved, which shows no error.
-    """
-
-    mean: Floats  # [T + 1]
-    error: Floats | None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Limit:
-    """The limit of a network's training: numbers after 0 to T updates."""
-
-    series: Mapping[str, Series]
-    outputs: tuple[Floats, ...]  # [P, C] per pass
-    output_errors: tuple[Floats, ...] | None
-    margins: tuple[float, ...] | None
-    is_exact: bool
-    """Whether nothing was sampled."""
-    num_sites: int
-    num_seeds: int
-    selection: Selection | None = None
-    """Of top-K in regime I without a bias, where the active experts are drawn: their distribution over seeds."""
-    cautions: tuple[str, ...] = ()
 
 
 class Solver(Protocol):
@@ -105,6 +78,8 @@ def solve(
     sampled = bool(chosen) or not exact
     outputs = [np.array([each.outputs for each in at]) for at in zip(*runs, strict=True)]
     return Limit(
+        network=network,
+        given=given,
         series={name: _series([[each.numbers[name] for each in run] for run in runs], sampled) for name in SERIES},
         outputs=tuple(each.mean(axis=0) for each in outputs),
         output_errors=None

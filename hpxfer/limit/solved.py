@@ -1,4 +1,4 @@
-"""A solved limit as text and as files: what was solved, one row per update, and what to make of it."""
+"""Limit: a solved limit with the question that it answers, as data, as text and as files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import numpy as np
 
 from hpxfer.host import aligned, text_writer, write_folder
 from hpxfer.limit.layers import SERIES
-from hpxfer.limit.network import Given, Network
+from hpxfer.limit.network import Floats, Given, Network
 from hpxfer.limit.selection import Selection
-from hpxfer.limit.solve import Limit, Series
 
 if TYPE_CHECKING:
     from hpxfer.figures.chart import Block
@@ -37,20 +36,37 @@ _ZERO = 1e-12  # what rounding leaves of a zero
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Solved:
-    """A limit with the question that it answers."""
+class Series:
+    """A number per forward pass, mean over the solver's seeds, and the standard error of that mean.
+
+    The error is exactly zero where nothing was sampled. It is None where one seed was solved, which shows no error.
+    """
+
+    mean: Floats  # [T + 1]
+    error: Floats | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Limit:
+    """The limit of a network's training: numbers after 0 to T updates."""
 
     network: Network
     given: Given
-    limit: Limit
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        return self.limit.cautions
+    series: Mapping[str, Series]
+    outputs: tuple[Floats, ...]  # [P, C] per pass
+    output_errors: tuple[Floats, ...] | None
+    margins: tuple[float, ...] | None
+    is_exact: bool
+    """Whether nothing was sampled."""
+    num_sites: int
+    num_seeds: int
+    selection: Selection | None = None
+    """Of top-K in regime I without a bias, where the active experts are drawn: their distribution over seeds."""
+    cautions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the question and the limit as JSON has them."""
-        given, limit = self.given, self.limit
+        given = self.given
         return {
             "network": {name: value for name, value in asdict(self.network).items() if value is not None},
             "training": {
@@ -60,47 +76,42 @@ class Solved:
                 "router_bias": None if given.router_bias is None else np.asarray(given.router_bias).tolist(),
             },
             "symbols": {HEADS[name]: what for name, what in SERIES.items()},
-            "exact": limit.is_exact,
-            "sites": limit.num_sites,
-            "seeds": limit.num_seeds,
-            "cautions": list(limit.cautions),
+            "exact": self.is_exact,
+            "sites": self.num_sites,
+            "seeds": self.num_seeds,
+            "cautions": list(self.cautions),
             "series": {
                 name: {"mean": each.mean.tolist(), "error": None if each.error is None else each.error.tolist()}
-                for name, each in limit.series.items()
+                for name, each in self.series.items()
             },
-            "outputs": [each.tolist() for each in limit.outputs],
-            "output_errors": None if limit.output_errors is None else [each.tolist() for each in limit.output_errors],
-            "selection": None if limit.selection is None else limit.selection.to_dict(),
-            "margins": None if limit.margins is None else list(limit.margins),
+            "outputs": [each.tolist() for each in self.outputs],
+            "output_errors": None if self.output_errors is None else [each.tolist() for each in self.output_errors],
+            "selection": None if self.selection is None else self.selection.to_dict(),
+            "margins": None if self.margins is None else list(self.margins),
         }
 
     def table(self) -> str:
-        """Return the text."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        limit, loss = self.limit, self.limit.series["loss"]
+        """Return the text: what was solved, a row per update, and how the active experts are drawn."""
+        loss, margins = self.series["loss"], self.margins
         last, error = len(loss.mean) - 1, ""
         if loss.error is not None and loss.error.any():
             error = f", with an error of at most {loss.error.max():.1g}"
-        yield (
-            f"The limit of {_name(self.network)}: the loss goes from {loss.mean[0]:.4g} to {loss.mean[-1]:.4g} in "
-            f"{last} {'update' if last == 1 else 'updates'}{error}."
-        )
-        yield ""
-        yield _solver(limit)
-        yield ""
-        margins = limit.margins
         rows = [["update", *HEADS.values(), *(["margin"] if margins else [])]]
         for at in range(last + 1) if last < _MOST_ROWS else [*range(_MOST_ROWS - 1), last]:
-            numbers = (_number(limit.series[name], at) for name in HEADS)
+            each = (self.series[name] for name in HEADS)
+            numbers = (with_error(of.mean[at], 0.0 if of.error is None else of.error[at]) for of in each)
             rows.append([str(at), *numbers, *([f"{margins[at]:.3g}"] if margins else [])])
-        yield from aligned(rows, right_from=0)
-        yield ""
-        yield "E and Var are over experts, || the RMS over coordinates. In brackets: standard error of the last digits."
-        if limit.selection is not None:
-            yield ""
-            yield from _selection(limit.selection)
+        lines = [
+            f"The limit of {_name(self.network)}: the loss goes from {loss.mean[0]:.4g} to {loss.mean[-1]:.4g} in "
+            f"{last} {'update' if last == 1 else 'updates'}{error}.",
+            "",
+            _solver(self),
+            "",
+            *aligned(rows, right_from=0),
+            "",
+            "E and Var are over experts, || the RMS over coordinates. In brackets: standard error of the last digits.",
+        ]
+        return "\n".join([*lines, *([] if self.selection is None else ["", *_selection(self.selection)])])
 
 
 def _name(network: Network) -> str:
@@ -108,18 +119,13 @@ def _name(network: Network) -> str:
     style = {"mup": "muP", "mssp": "MSSP"}[network.parameterization]
     kappa, iota = f"M/N = {network.experts_per_width:g}", f"N_e/N = {network.expert_ratio:g}"
     width = f"N_e = {network.expert_width}"
-    match network.regime:
-        case "I":
-            sizes = [f"M = {network.num_experts}"]
-            sizes += [f"K = {network.num_active}"] if network.num_active else []
-            sizes += [iota] if network.expert_matrices == 2 else []
-        case "II":
-            sizes = [kappa, width]
-        case "III":
-            sizes = [kappa, iota]
-        case _:
-            sizes = [f"L = {network.depth}", width if network.expert_width else iota]
-    sizes += [f"K/M = {network.active_share:g}"] if network.active_share < 1 else []
+    experts = [f"M = {network.num_experts}", *([f"K = {network.num_active}"] if network.num_active else [])]
+    sizes = {
+        "I": [*experts, *([iota] if network.expert_matrices == 2 else [])],
+        "II": [kappa, width],
+        "III": [kappa, iota],
+        "residual": [f"L = {network.depth}", width if network.expert_width else iota],
+    }[network.regime]
     where = "the residual network" if network.regime == "residual" else f"regime {network.regime}"
     return f"{where} under {style} ({', '.join(sizes)})"
 
@@ -132,10 +138,6 @@ def _solver(limit: Limit) -> str:
     if limit.num_seeds == 1:
         return f"{limit.num_sites} sites, 1 seed: more seeds show the error of the solver."
     return f"{limit.num_sites} sites, {limit.num_seeds} seeds."
-
-
-def _number(series: Series, at: int) -> str:
-    return with_error(float(series.mean[at]), 0.0 if series.error is None else float(series.error[at]))
 
 
 def with_error(value: float, error: float) -> str:
