@@ -44,6 +44,8 @@ HEADS = {
     "not_a_line": 'a line: "not a line"',
     "width_octaves": "width, octaves",
 }
+SUMMARY = ("worlds", "method", "wrong verdicts", *(HEADS[name] for name in ("false_transfers", "false_drifts")))
+SUMMARY += tuple(HEADS[name] for name in ("clear_decided", "optimum_coverage"))
 Rates = Mapping[str, float | None]
 
 
@@ -134,8 +136,7 @@ def error_rates_tables(entry: dict[str, Any], before: dict[str, Any] | None = No
     parts = [
         table(("worlds", "method", *HEADS.values()), groups),
         table(heads, [_world(row, others) for row in entry["rows"]]),
-        f"{entry['sweeps']:,} sweeps per world, {entry['date']}, hpxfer {entry['hpxfer']}{_note(entry)}: "
-        f"`{entry['command']}`.",
+        _source(entry),
     ]
     growth = None if before is None else width_growth(entry, before)
     if before is not None and growth is not None:
@@ -143,6 +144,40 @@ def error_rates_tables(entry: dict[str, Any], before: dict[str, Any] | None = No
         than = "wider" if growth >= 0 else "narrower"
         parts.append(f"{worlds} {than} than in the run of {before['date']}{_note(before)}.")
     return "\n\n".join(parts)
+
+
+def error_summary(entry: dict[str, Any]) -> str:
+    """Return one run in one table: all worlds by each method, and each group of worlds by hpxfer."""
+    worlds = entry["rows"]
+    parts = [("all worlds", name, worlds) for name in worlds[0]["methods"]]
+    of_group = {group: [row for row in worlds if row["group"] == group] for group in entry["groups"]}
+    parts += [(group, OURS, found) for group, found in of_group.items() if found]
+    rows = [(f"{name} ({len(rows)})", method, *_summed(rows, method)) for name, method, rows in parts]
+    return "\n\n".join([table(SUMMARY, rows), _source(entry)])
+
+
+def _summed(rows: Sequence[Mapping[str, Any]], method: str) -> tuple[str, ...]:
+    """Return the cells of `SUMMARY` over several worlds, whose counts add up."""
+
+    def total(name: str) -> int:
+        return sum(row["methods"][method][name] for row in rows)
+
+    false_transfers, false_drifts, truly_transfers = map(total, ("false_transfers", "false_drifts", "truly_transfers"))
+    return (
+        f"{false_transfers + false_drifts:,} of {total('decided'):,}",
+        f"{false_transfers:,} of {total('sweeps') - truly_transfers:,}",
+        f"{false_drifts:,} of {truly_transfers:,}",
+        *(
+            _cell("", total(part) / total(whole) if total(whole) else None)
+            for part, whole in (("clear_decided", "clear"), ("optima_covered", "optima"))
+        ),
+    )
+
+
+def _source(entry: dict[str, Any]) -> str:
+    """Return how a run was made."""
+    made = f"{entry['date']}, hpxfer {entry['hpxfer']}{_note(entry)}"
+    return f"{entry['sweeps']:,} sweeps per world, {made}: `{entry['command']}`."
 
 
 def _widths(entry: dict[str, Any]) -> dict[str, float]:

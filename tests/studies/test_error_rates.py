@@ -10,7 +10,7 @@ import error_rates
 import numpy as np
 import pytest
 from comparators import OTHERS, argmin, parabola
-from error_rates import OURS, badness, error_rates_tables
+from error_rates import OURS, badness, error_rates_tables, error_summary
 from foreign_worlds import Noise, World, WorldSweep, values
 from loss_arrays import losses
 from verdict_counts import VerdictCounts, measure, measure_all
@@ -128,6 +128,22 @@ def test_the_worst_rate_makes_a_row_bad() -> None:
     assert bad(false_transfers=1) < 1 < bad(false_transfers=20)
     assert bad(moves=10, moves_covered=7) == pytest.approx(3.0)
     assert bad(lines=100, not_lines=10) == pytest.approx(2.0)
+
+
+def test_the_summary_adds_the_counts_of_all_worlds_and_of_each_group() -> None:
+    def world(group: str, **counts: int) -> dict[str, object]:
+        found = VerdictCounts(**{"sweeps": 20, "truly_transfers": 5, "decided": 9, **counts}).as_json()
+        return {"group": group, "name": group, "methods": {OURS: found}}
+
+    rows = [world("a", false_transfers=2, clear=8, clear_decided=6), world("b", false_drifts=1)]
+    entry = {"rows": rows, "groups": {"all others": {}, "a": {}, "b": {}}, "sweeps": 20, "date": "today", "hpxfer": "1"}
+    lines = error_summary({**entry, "command": "make"}).splitlines()
+    assert [line.strip("| ").split(" | ") for line in lines[2:5]] == [
+        ["all worlds (2)", OURS, "3 of 18", "2 of 30", "1 of 10", "75.0%", "-"],
+        ["a (1)", OURS, "2 of 9", "2 of 15", "0 of 5", "75.0%", "-"],
+        ["b (1)", OURS, "1 of 9", "0 of 15", "1 of 5", "-", "-"],
+    ]
+    assert lines[-1] == "20 sweeps per world, today, hpxfer 1: `make`."
 
 
 @pytest.mark.slow

@@ -156,17 +156,28 @@ def error_rates_markdown(root: Path) -> str:
     """Return the latest committed run of the error rates, beside the first one on the same worlds."""
     from error_rates import error_rates_tables
 
-    text = (root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8")
-    first, *others = [json.loads(line) for line in text.splitlines()]
+    first, *others = _runs(root, "error_rates")
     return error_rates_tables(others[-1], first) if others else error_rates_tables(first)
+
+
+def error_summary_markdown(root: Path) -> str:
+    """Return the latest committed run of the error rates in one table, with a row per group of worlds."""
+    from error_rates import error_summary
+
+    return error_summary(_runs(root, "error_rates")[-1])
+
+
+def _runs(root: Path, study: str) -> list[dict[str, Any]]:
+    """Return all committed runs of a study, the first one first."""
+    text = (root / "results" / "bench" / f"{study}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def predict_rates_markdown(root: Path) -> str:
     """Return the latest committed run of the rates of `hpxfer recipe predict`."""
     from predict_rates import rates_table
 
-    text = (root / "results" / "bench" / "predict_rates.jsonl").read_text(encoding="utf-8")
-    return rates_table(json.loads(text.splitlines()[-1]))
+    return rates_table(_runs(root, "predict_rates")[-1])
 
 
 def prediction_text(root: Path) -> str:
