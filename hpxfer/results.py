@@ -11,12 +11,13 @@ from pathlib import Path
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host import scale_text, shape_label
 from hpxfer.scaling.shape import DIMENSIONS
 from hpxfer.search import cells_of, kind_of, rules_of
 from hpxfer.spec import SweepSpec, data_sizes, is_own, points_with_data, source_row
 from hpxfer.store import LOSS_NUMBERS, Store, TrainerChecks, load_stored, location_at, loss_row, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
-from hpxfer.verdict import Rules, scale_text, shape_label
+from hpxfer.verdict import Rules
 
 COUNT = "num_"  # the start of the names of counts, which a user may leave out
 # The status of a cell whose trial is not in the store.

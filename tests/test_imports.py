@@ -80,6 +80,7 @@ BORDERED = tuple(
     )
 )
 DOORS = (
+    "hpxfer.verdict.thresholds",
     *("hpxfer.executors.asha", "hpxfer.executors.ray", "hpxfer.executors.ray_cluster", "hpxfer.executors.ray_session"),
     *("hpxfer.search.export", "hpxfer.search.optuna_search", "hpxfer.search.optuna_study"),
     *("hpxfer.data.readers", "hpxfer.receipts.checks"),

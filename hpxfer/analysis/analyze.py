@@ -16,12 +16,12 @@ from hpxfer.analysis.statistics.answers import answer_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.analysis.statistics.statistic import frame_of, in_unit
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host import json_ready
+from hpxfer.host import CONTROL, NATS, JudgedLoss, json_ready
 from hpxfer.search import judged_by
 from hpxfer.spec import YamlFile, model_roles, read_yaml, used_rows
 from hpxfer.store import SWEEP_FILE
 from hpxfer.trial import Trial, base_hps
-from hpxfer.verdict import CONTROL, NATS, JudgedLine, JudgedLoss, Rules, TransferReport, judge_line
+from hpxfer.verdict import JudgedLine, Rules, TransferReport, judge_line
 
 if TYPE_CHECKING:
     from hpxfer.results import Results

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.host import value_text
 from hpxfer.search import arms_of, kind_of
 from hpxfer.spec import YamlFile, arm_budget, axes_of, brief_sweep, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
-from hpxfer.verdict import Addition, TransferReport, value_text
+from hpxfer.verdict import Addition, TransferReport
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec

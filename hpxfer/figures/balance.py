@@ -14,7 +14,7 @@ from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, draw
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.text import each, listed, octaves_of, rows_of, shape_name, why_no_rows
-from hpxfer.verdict import CONTROL, scale_text
+from hpxfer.host import CONTROL, scale_text
 
 X_MARGIN = 0.4  # octaves
 MOST_IN_TITLE = 2  # arms; of more, the title names the two with the smallest and the largest deviation

@@ -17,7 +17,7 @@ from hpxfer.figures.chart import Block, Chart, Look, draw
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import each, listed, rows_of, why_no_rows
-from hpxfer.verdict import shape_label
+from hpxfer.host import shape_label
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 RING = 15  # points, around the recommended base

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch, Rectangle
 from hpxfer.figures import style
 from hpxfer.figures.chart import Panels
 from hpxfer.figures.style import FAINT, INK, SMALL
-from hpxfer.verdict import NATS, JudgedLoss
+from hpxfer.host import NATS, JudgedLoss
 
 GAP = 0.03  # between cells, as a fraction of a cell's side
 # A rise at this quantile or above it gets the lightest color: a few losses far up would make all others look alike.

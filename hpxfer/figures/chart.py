@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 
 from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.verdict import NATS, JudgedLoss
+from hpxfer.host import NATS, JudgedLoss
 
 # Legends that belong to a panel.
 PLACES: dict[str, dict[str, Any]] = {

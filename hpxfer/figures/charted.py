@@ -16,7 +16,7 @@ from hpxfer.analysis.statistics.statistic import in_unit
 from hpxfer.figures import style
 from hpxfer.figures.cells import Cells
 from hpxfer.figures.chart import Block, Chart, Line, Look, Panels
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss, scale_text
+from hpxfer.host import CONTROL, NATS, JudgedLoss, scale_text
 
 MOST_PANELS = 6
 MOST_TICKS = 8  # on a log axis whose ticks are the values themselves

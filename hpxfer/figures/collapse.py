@@ -21,7 +21,8 @@ from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import HPFigure, HPInput
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import each, listed, rows_of, shape_name, why_no_rows
-from hpxfer.verdict import COLLAPSE_SHARE, CONTROL, NATS, JudgedLoss, hp_text, scale_text
+from hpxfer.host import CONTROL, NATS, JudgedLoss, hp_text, scale_text
+from hpxfer.verdict.thresholds import COLLAPSE_SHARE
 
 NOTHING = "no loss curves"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest

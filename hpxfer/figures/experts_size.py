@@ -13,7 +13,7 @@ from hpxfer.figures.chart import Block, Chart, Line, draw
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import SMALL
 from hpxfer.figures.text import each, listed, rows_of, why_no_rows, with_interval
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss
+from hpxfer.host import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two shapes trade experts for expert size"
 

@@ -18,7 +18,8 @@ from hpxfer.figures.chart import Block, Chart, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, notes_on, octaves_of, staying, with_interval
-from hpxfer.verdict import NUM_SE, REGRET_SHARE, Kind, Optimum
+from hpxfer.verdict import Kind, Optimum
+from hpxfer.verdict.thresholds import NUM_SE, REGRET_SHARE
 
 
 def regret_block(report: TransferReport, axis: str) -> Block | str:

@@ -14,7 +14,7 @@ from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.text import control_last, each, listed, rows_of, why_no_rows, with_interval
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss
+from hpxfer.host import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no shape has a result at a transferred HP"
 UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))

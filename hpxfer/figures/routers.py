@@ -27,7 +27,7 @@ from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import each, rows_of, why_no_rows, with_interval
-from hpxfer.verdict import CONTROL
+from hpxfer.host import CONTROL
 
 NOTHING = "no trial has a curve of its router"
 # What each panel is called, by metric.

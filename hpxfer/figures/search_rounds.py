@@ -20,9 +20,9 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.searches import MOST_PANELS
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import each, listed, octaves_of
+from hpxfer.host import CONTROL, NATS, JudgedLoss
 from hpxfer.results import Results
 from hpxfer.search import STAGES, HeatmapCell, RefinedPoint, arms_of, kind_of
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains

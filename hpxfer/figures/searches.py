@@ -16,9 +16,9 @@ from hpxfer.figures.chart import Block, Chart, Line, Look, draw, key
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, each, listed
+from hpxfer.host import CONTROL, NATS, JudgedLoss
 from hpxfer.results import Results
 from hpxfer.search import MOST_DOUBT, ArmPoints, DoubtLook, arm_points, doubt_looks, kind_of
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up

@@ -13,7 +13,7 @@ from hpxfer.figures.cells import Cells
 from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.text import listed, octaves_of, rows_of, why_no_rows
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss, scale_text
+from hpxfer.host import CONTROL, NATS, JudgedLoss, scale_text
 
 NOTHING = "no trial has a result"
 

@@ -20,7 +20,7 @@ from hpxfer.figures.chart import Block, Chart, Line, Look, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import each, listed, rows_of, why_no_rows
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss
+from hpxfer.host import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two arms to compare"
 SHOWN = 10  # x starts at this part of the longest run: before it all arms look alike

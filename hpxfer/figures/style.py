@@ -22,7 +22,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from hpxfer.verdict import CONTROL, is_control, scale_text
+from hpxfer.host import CONTROL, is_control, scale_text
 
 INK = "#123456"
 FAINT = 0.55  # opacity of ink that should stand back

@@ -19,8 +19,8 @@ from hpxfer.figures.cells import Cells, top_rise
 from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import control_last, each, listed, octaves_of, with_interval
+from hpxfer.host import CONTROL, NATS, JudgedLoss
 from hpxfer.results import Results
-from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no trial has a result"
 NO_SURFACE = "no two HPs are scanned together (product: true)"

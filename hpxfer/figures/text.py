@@ -9,7 +9,8 @@ import pandas as pd
 
 from hpxfer.analysis import Found
 from hpxfer.analysis.statistics.statistic import listed as listed
-from hpxfer.verdict import CONTROL, Finding, is_control, misfit_text, scale_text
+from hpxfer.host import CONTROL, is_control, scale_text
+from hpxfer.verdict import Finding, misfit_text
 
 
 class AxisResult(Protocol):

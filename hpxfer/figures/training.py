@@ -15,9 +15,9 @@ from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, draw
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
+from hpxfer.host import scale_text
 from hpxfer.results import Results
 from hpxfer.spec import own_data
-from hpxfer.verdict import scale_text
 
 METRIC = "train_loss_nats"
 TAIL = 0.02  # fraction of the run: curves are shown as means over windows of so many steps

@@ -24,18 +24,8 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
-from hpxfer.host import write_folder
-from hpxfer.verdict import (
-    NATS,
-    JudgedLoss,
-    Kind,
-    ShapeLosses,
-    Verdict,
-    compared,
-    loss_grids,
-    verdict_line,
-    with_shared_bases,
-)
+from hpxfer.host import NATS, JudgedLoss, write_folder
+from hpxfer.verdict import Kind, ShapeLosses, Verdict, compared, loss_grids, verdict_line, with_shared_bases
 
 COLUMNS = 2  # panels across the page
 MARKERS: dict[Kind, str] = {

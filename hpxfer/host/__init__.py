@@ -1,4 +1,4 @@
-"""The machine that hpxfer runs on: files, processes, memory, signals.
+"""The machine that hpxfer runs on: files, processes, memory, signals. Beside it: how output is written.
 
 hpxfer runs on Linux and on macOS. On Windows `import hpxfer` works, and importing this room raises HpxferError.
 """
@@ -45,6 +45,20 @@ from hpxfer.host.machine import (
     num_cpus,
     process_is_gone,
     process_started,
+)
+from hpxfer.host.names import (
+    CONTROL,
+    FRACTIONS,
+    NATS,
+    JudgedLoss,
+    hp_text,
+    is_control,
+    is_short,
+    name_of,
+    scale_text,
+    scales_text,
+    shape_label,
+    value_text,
 )
 from hpxfer.host.output import NOTHING, Cell, Column, Table, aligned, json_ready, spell_time, table_of, text_table
 from hpxfer.host.uri import Uri, is_uri, parse_root, storage_problem

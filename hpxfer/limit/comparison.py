@@ -9,9 +9,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from hpxfer.analysis.statistics.statistic import records
-from hpxfer.host import json_ready, table_of
+from hpxfer.host import json_ready, scale_text, table_of
 from hpxfer.limit.deviations import ALPHA, MOST_UNSEEN, RESOLVED, SLOWEST
-from hpxfer.verdict import scale_text
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
 Row = dict[str, Any]

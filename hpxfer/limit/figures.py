@@ -13,11 +13,11 @@ from matplotlib.ticker import MaxNLocator
 
 from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, Look
+from hpxfer.host import scale_text
 from hpxfer.limit.bias_rate import BiasRate
 from hpxfer.limit.comparison import Comparisons
 from hpxfer.limit.network import Floats
 from hpxfer.limit.solved import Limit
-from hpxfer.verdict import scale_text
 
 # Title -> the series of a panel, with its label.
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {

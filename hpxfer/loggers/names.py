@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 
+from hpxfer.host import scale_text, value_text
 from hpxfer.loggers.kinds import LoggedTrial
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.search import is_of, kind_of
 from hpxfer.trial import Expansion, Trial, base_hps
-from hpxfer.verdict import scale_text, value_text
 
 MOST_CHARACTERS = 100  # of a part; file systems have at most 255 bytes
 ID_CHARACTERS = 6

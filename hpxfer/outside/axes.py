@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host import scale_text, shape_label
 from hpxfer.outside import cells
 from hpxfer.outside.runs import Read
-from hpxfer.verdict import scale_text, shape_label
 
 CLOSE = 1e-9  # relative difference of scales that count as one
 

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host import scale_text, shape_label
 from hpxfer.outside.cells import SIZE, Bad, is_empty, number
 from hpxfer.outside.runs import AGAIN, Read, ranges
-from hpxfer.verdict import scale_text, shape_label
 
 DUPLICATES = ("refuse", "last")
 CELL = ["arm", "axis", "scale", "shape", "hp", "value", "seed"]  # what no two runs with a result may share

@@ -12,22 +12,14 @@ import pandas as pd
 
 from hpxfer.analysis.analyze import Analysis, analyze_lines
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host import NATS, JudgedLoss, is_control, shape_label
 from hpxfer.outside.axes import place
 from hpxfer.outside.checks import check, without_duplicates
 from hpxfer.outside.files import read_table, write_table
 from hpxfer.outside.runs import TOLERANCE, Read, join_values, read_runs
 from hpxfer.outside.trackers.table import Choices, is_address, read_address
-from hpxfer.verdict import (
-    DEFAULT_RULES,
-    ERROR_RATE,
-    NATS,
-    JudgedLoss,
-    Rules,
-    TransferReport,
-    is_control,
-    judge_line,
-    shape_label,
-)
+from hpxfer.verdict import DEFAULT_RULES, Rules, TransferReport, judge_line
+from hpxfer.verdict.thresholds import ERROR_RATE
 
 if TYPE_CHECKING:
     from hpxfer.report.contents import Report

@@ -14,19 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpxfer.host import NATS, is_control
 from hpxfer.search import Outcome, judged_by, kind_of, rules_of
-from hpxfer.verdict import (
-    COLUMNS,
-    NATS,
-    LossGrid,
-    SeedLosses,
-    ShapeLosses,
-    estimate_all,
-    find,
-    is_control,
-    loss_grids,
-    seeds_at_noise,
-)
+from hpxfer.verdict import COLUMNS, LossGrid, SeedLosses, ShapeLosses, estimate_all, find, loss_grids, seeds_at_noise
 
 if TYPE_CHECKING:
     from hpxfer.spec import Axis, SweepSpec

@@ -23,7 +23,8 @@ from typing import Literal
 import numpy as np
 from scipy import optimize, special, stats
 
-from hpxfer.verdict import PREDICT_SHAPES, Floats, Ints
+from hpxfer.numbers import Floats, Ints
+from hpxfer.verdict.thresholds import PREDICT_SHAPES
 
 Law = Literal["shrinking gain", "constant gain", "growing gain"]
 LAWS: tuple[Law, ...] = ("shrinking gain", "constant gain", "growing gain")

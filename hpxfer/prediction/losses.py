@@ -14,20 +14,12 @@ from typing import Any
 import numpy as np
 
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
+from hpxfer.host import hp_text, scale_text, shape_label
 from hpxfer.prediction.laws import Forecast, forecast
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.spec import Axis, Options, scale_of
-from hpxfer.verdict import (
-    PREDICT_REACH,
-    PREDICT_SHAPES,
-    PREDICTED,
-    SeedLosses,
-    ShapeLosses,
-    Verdict,
-    hp_text,
-    scale_text,
-    shape_label,
-)
+from hpxfer.verdict import SeedLosses, ShapeLosses, Verdict
+from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
 
 # Path: on which axis of a sweep a shape lies, and at which scale. Pure.
 #

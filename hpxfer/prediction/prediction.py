@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host import aligned, json_ready
+from hpxfer.host import NATS, JudgedLoss, aligned, hp_text, json_ready, scale_text, shape_label
 from hpxfer.model.families import FAMILIES
 from hpxfer.prediction.explain import layout_numbers
 from hpxfer.prediction.laws import Forecast
@@ -23,7 +23,7 @@ from hpxfer.scaling.evaluate import resolve
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.search import judged_by
-from hpxfer.verdict import NATS, JudgedLoss, ShapeLosses, hp_text, loss_grids, scale_text, shape_label
+from hpxfer.verdict import ShapeLosses, loss_grids
 
 if TYPE_CHECKING:
     from hpxfer.analysis import TransferReport

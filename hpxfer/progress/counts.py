@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.host import NATS, JudgedLoss
 from hpxfer.plan import Plan
 from hpxfer.progress.status import ENDS, RunningStack, RunStatus, ShapeProgress, State, write
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Event, Progress, Stack, Started, Trial, TrialResult
-from hpxfer.verdict import NATS, JudgedLoss
 
 EVERY_S = 2.0
 MOST_NOTES = 8

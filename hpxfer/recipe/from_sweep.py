@@ -35,8 +35,8 @@ from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
+    from hpxfer.host import JudgedLoss
     from hpxfer.results import Results
-    from hpxfer.verdict import JudgedLoss
 
 
 def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:

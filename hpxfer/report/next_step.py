@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.analysis.analyze import all_diverged
 from hpxfer.errors import HpxferError, spelled
+from hpxfer.host import CONTROL, JudgedLoss
 from hpxfer.registry import registry
 from hpxfer.report.provenance import Progress
 from hpxfer.results import Results
@@ -16,7 +17,6 @@ from hpxfer.scaling.coverage import coverage_warnings
 from hpxfer.search import ArmBest, arm_points, best_of_arms, is_base_alone, judged_by, tunes_points
 from hpxfer.spec import SweepSpec, parse_sweep, write_yaml
 from hpxfer.trial import Expansion
-from hpxfer.verdict import CONTROL, JudgedLoss
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, TransferReport

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hpxfer.analysis import TransferReport
-from hpxfer.host import Table, text_table
+from hpxfer.host import Table, scale_text, text_table
 from hpxfer.plan import CROSSING
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
 from hpxfer.search import rules_of
 from hpxfer.spec import OWN_DATA, TrainerSpec, arm_label, budget_text, choice_of
 from hpxfer.store import checks_text
-from hpxfer.verdict import MOVE_OCTAVES, STATUSES, Rules, scale_text
+from hpxfer.verdict import STATUSES, Rules
+from hpxfer.verdict.thresholds import MOVE_OCTAVES
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.
 COLUMNS = {

@@ -19,6 +19,8 @@ from typing import Annotated
 from pydantic import Field
 
 from hpxfer.errors import nearest, shown
+from hpxfer.host import JudgedLoss
+from hpxfer.numbers import lowest_of
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS
 from hpxfer.scaling.roles import ROLES
 from hpxfer.search.checks import buys, multiplier_problems, varied_hps
@@ -30,7 +32,6 @@ from hpxfer.search.values import Gain, gain, names_in, pooled, scaled
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import Count, GridValues, KeyPath, Problem, Section, Seq, SweepSpec, Values, WhyNot, model_roles
 from hpxfer.trial import base_hps
-from hpxfer.verdict import JudgedLoss, lowest_of
 
 FIXED = ("ones", "zeros")  # inits that no multiplier changes
 LR_MOVES = 2  # how often the line of lr may move when its best value lies on its edge

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hpxfer.numbers import lowest_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.rounds import End, Losses, Round, mean
 from hpxfer.search.values import SeedLosses, at_exponent, bound_text, end_steps, exponent_of
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import base_hps
-from hpxfer.verdict import lowest_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hpxfer.errors import HpxferError
+from hpxfer.numbers import equal_lowest
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Arm, arms_of
@@ -16,7 +17,6 @@ from hpxfer.search.rounds import End, lowest_point, mean
 from hpxfer.search.stored import Searched, box_bounds, is_in_box, outcomes_of, replayed, stored_trials
 from hpxfer.search.values import SeedLosses, gain, pooled, values_text
 from hpxfer.spec import SweepSpec, axes_of
-from hpxfer.verdict import equal_lowest
 
 
 def is_base_alone(spec: SweepSpec) -> bool:

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from hpxfer import verdict
 from hpxfer.errors import HpxferError
+from hpxfer.numbers import lowest_of
 from hpxfer.scaling.hps import HPs, check_hp_value
 from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
@@ -31,7 +32,7 @@ from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import SeedLosses, at_exponent, end_steps, exponent_of, gain, pooled
 from hpxfer.spec import Problem, Section, SweepSpec, WhyNot
 from hpxfer.trial import Expansion
-from hpxfer.verdict import best_cell, estimate_all, lowest_of
+from hpxfer.verdict import best_cell, estimate_all
 
 NOISE = 2.0  # standard errors
 NUM_NEAR = 4  # points whose standard errors are pooled

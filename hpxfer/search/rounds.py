@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from hpxfer.numbers import equal_lowest, most_central
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Arm, Outcome, Progress, arms_of
 from hpxfer.search.values import SeedLosses
 from hpxfer.spec import arm_budget
 from hpxfer.trial import Expansion, Trial
-from hpxfer.verdict import equal_lowest, most_central
 
 Losses = Sequence[SeedLosses]  # of a round's points, in their order
 ZERO_OCTAVES = -64.0  # where an HP of 0 lies among equal points: below all others

@@ -16,6 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hpxfer.numbers import Floats, equal_lowest
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.checks import buys, multiplier_problems, on_log_scale, varied_hps
 from hpxfer.search.kinds import SearchKind
@@ -26,7 +27,6 @@ from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import GridAround, bound_text, names_in, scaled, values_text
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import CountOrNone, KeyPath, Problem, Section, Seq, SweepSpec, WhyNot
-from hpxfer.verdict import Floats, equal_lowest
 
 STAGES = ("broad", "fine")
 MAX_POINTS = 10_000_000  # of a grid of multipliers. More is a typing error

@@ -19,6 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hpxfer.host import NATS, JudgedLoss
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.checks import countable, on_log_scale
 from hpxfer.search.grid import grid_size
@@ -30,7 +31,7 @@ from hpxfer.search.verdict_plan import LARGEST_FIRST, Purse, affordable, around_
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import Problem, Section, SweepSpec, WhyNot, arm_budget
 from hpxfer.trial import Expansion, Trial
-from hpxfer.verdict import DEFAULT_RULES, NATS, JudgedLoss, Rules
+from hpxfer.verdict import DEFAULT_RULES, Rules
 
 LOOKS = 10  # at a line, until all its trials are trained
 GROWTH = 1.2  # of the FLOPs spent on a line from one look to the next, at least

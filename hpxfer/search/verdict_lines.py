@@ -9,26 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.host import CONTROL, NATS, JudgedLoss, is_control
 from hpxfer.model.cost import relative_cost
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.stored import Searched
 from hpxfer.store import shape_of_row
 from hpxfer.trial import Cell, Expansion, Trial
-from hpxfer.verdict import (
-    CONTROL,
-    NATS,
-    Finding,
-    JudgedLoss,
-    LossGrid,
-    Rules,
-    SeedLosses,
-    ShapeLosses,
-    Verdict,
-    find,
-    is_control,
-    loss_grids,
-)
+from hpxfer.verdict import Finding, LossGrid, Rules, SeedLosses, ShapeLosses, Verdict, find, loss_grids
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpxfer.model.cost import relative_cost
+from hpxfer.numbers import lowest_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.verdict_lines import MIN_SEEDS, Doubt, LineShape, VerdictLine
 from hpxfer.trial import Trial
-from hpxfer.verdict import NUM_SE, ShapeFinding, lowest_of
+from hpxfer.verdict import ShapeFinding
+from hpxfer.verdict.thresholds import NUM_SE
 
 COARSE_OCTAVES = 1.0  # between the values of the first round, and around the best value of the second
 NEAR_OCTAVES = 1.5  # how far from an optimum a trial still tells where it lies

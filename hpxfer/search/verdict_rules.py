@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hpxfer.host import NATS, JudgedLoss
 from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import LossSpec, SweepSpec
 from hpxfer.store import TrainerChecks, loss_row
-from hpxfer.verdict import NATS, JudgedLoss, Rules
+from hpxfer.verdict import Rules
 
 
 def rules_of(spec: SweepSpec, checks: TrainerChecks | None = None) -> Rules:

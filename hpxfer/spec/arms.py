@@ -25,7 +25,7 @@ def _spelled_infinity(value: Any) -> Any:
 
 
 def arm_label(table: str, name: str | None) -> str:
-    """Return the label of an arm, e.g. `completep-moe (tuned)`. `hpxfer.verdict.names` reads it."""
+    """Return the label of an arm, e.g. `completep-moe (tuned)`. `hpxfer.host.names` reads it."""
     return table if name is None else f"{table} ({name})"
 
 

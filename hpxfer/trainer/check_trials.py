@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hpxfer.host import is_control
 from hpxfer.receipts import checks
 from hpxfer.receipts.checks import not_possible
 from hpxfer.recipe import Recipe
@@ -22,7 +23,6 @@ from hpxfer.store import Outcome, TrainerChecks
 from hpxfer.trainer.job import recipe_of
 from hpxfer.trainer.lines import merged, read_attempts
 from hpxfer.trial import Expansion, Trial, TrialResult, base_hps
-from hpxfer.verdict import is_control
 
 BASE, AGAIN, SEED, ARM, TWICE, LARGER = "base", "base-again", "other-seed", "other-arm", "twice-lr", "larger"
 STEPS = 20

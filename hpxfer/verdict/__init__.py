@@ -13,52 +13,14 @@ The files are a chain, in this order:
     words, summary, report             the findings as phrases, as texts and as data
 """
 
-from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Step, fit_drift, half_width, interval, mean_interval
+from hpxfer.verdict.drift import DrawnOptima, Drift, Step, fit_drift
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all
 from hpxfer.verdict.findings import DEFAULT_RULES, Addition, Finding, Rules, ShapeFinding, Verdict, compared
-from hpxfer.verdict.loss_grid import (
-    COLUMNS,
-    NATS,
-    STATUSES,
-    Bools,
-    Floats,
-    Ints,
-    JudgedLoss,
-    LossGrid,
-    SeedLosses,
-    ShapeLosses,
-    equal_lowest,
-    loss_grids,
-    lowest_of,
-    most_central,
-)
-from hpxfer.verdict.names import (
-    hp_text,
-    is_control,
-    name_of,
-    scale_text,
-    shape_label,
-    value_text,
-)
+from hpxfer.verdict.loss_grid import COLUMNS, STATUSES, LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind, Optimum
-from hpxfer.verdict.posterior import RANDOM_SEED
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line, report_line
 from hpxfer.verdict.shared_base import with_shared_bases
 from hpxfer.verdict.summary import headline
-from hpxfer.verdict.thresholds import (
-    COLLAPSE_ERROR,
-    COLLAPSE_SHARE,
-    CONFIDENCE,
-    CONTROL,
-    ERROR_RATE,
-    LOCAL_OCTAVES,
-    MOVE_OCTAVES,
-    NUM_SE,
-    PREDICT_REACH,
-    PREDICT_SHAPES,
-    PREDICTED,
-    REGRET_SHARE,
-)
 from hpxfer.verdict.transfer import find
 from hpxfer.verdict.what_to_add import seeds_at_noise
 from hpxfer.verdict.words import conclusion, facts, misfit_text, shape_table, verdict_line, verdict_text

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpxfer.numbers import Floats, Ints
 from hpxfer.verdict.basins import slack
 from hpxfer.verdict.estimate import Estimates
-from hpxfer.verdict.loss_grid import Floats, Ints
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.posterior import posterior
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE, WITHOUT_ONE

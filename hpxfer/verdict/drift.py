@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.thresholds import CONFIDENCE, NOT_A_LINE
+from hpxfer.numbers import ENDS, Floats, half_width, interval
+from hpxfer.verdict.thresholds import NOT_A_LINE
 
-ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-NORMAL_SE = (float(stats.norm.cdf(-1)), float(stats.norm.cdf(1)))
 TINY = 1e-9  # octaves squared: a smaller variance is rounding
 
 
@@ -132,28 +130,6 @@ def _dot(values_BI: Floats, weights_IQ: Floats) -> Floats:
     finite_BI = np.isfinite(values_BI)
     sign_BQ = np.where(finite_BI, 0.0, np.sign(values_BI)) @ np.sign(weights_IQ)
     return np.where(sign_BQ != 0, np.copysign(np.inf, sign_BQ), np.where(finite_BI, values_BI, 0.0) @ weights_IQ)
-
-
-def interval(low_B: Floats, high_B: Floats) -> tuple[float | None, float | None]:
-    """Return the ends of the 95% interval of draws that lie between `low_B` and `high_B`; None on an open side."""
-    low = float(np.quantile(low_B, ENDS[0], method="lower"))
-    high = float(np.quantile(high_B, ENDS[1], method="higher"))
-    return (low if math.isfinite(low) else None), (high if math.isfinite(high) else None)
-
-
-def half_width(draws_B: Floats) -> float:
-    """Return the standard error of what is drawn, from the middle 68% of the draws."""
-    low, high = (float(np.quantile(draws_B, share)) for share in NORMAL_SE)
-    return (high - low) / 2
-
-
-def mean_interval(values: Floats) -> tuple[float, float | None, float | None]:
-    """Return the mean of values and the ends of its 95% interval by Student's t; None for the ends of a single one."""
-    mean = float(values.mean())
-    if values.size < 2:
-        return mean, None, None
-    half = float(stats.t.ppf(ENDS[1], values.size - 1)) * float(values.std(ddof=1)) / math.sqrt(values.size)
-    return mean, mean - half, mean + half
 
 
 def regret_trend(

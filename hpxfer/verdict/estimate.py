@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
+from hpxfer.numbers import ENDS, ROUNDING, Floats, Ints, half_width, lowest_of
 from hpxfer.verdict.basins import rise_of_each
-from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
-from hpxfer.verdict.loss_grid import ROUNDING, Floats, Ints, LossGrid, lowest_of
+from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
+from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise, ignored_seeds, seed_noise
 from hpxfer.verdict.odd_runs import measure

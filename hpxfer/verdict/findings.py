@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hpxfer.host import CONTROL, NATS, JudgedLoss, shape_label
 from hpxfer.verdict.drift import Drift, Move, RegretTrend
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.names import shape_label
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.thresholds import CONTROL, ERROR_RATE, NUM_SE, REGRET_SHARE
+from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE, REGRET_SHARE
 
 # `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]

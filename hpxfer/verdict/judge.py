@@ -17,10 +17,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from hpxfer.host import NOTHING
+from hpxfer.host import NOTHING, JudgedLoss, hp_text, name_of, scales_text
 from hpxfer.verdict.findings import DEFAULT_RULES, Addition, Control, Finding, Rules, ShapeFinding, Verdict
-from hpxfer.verdict.loss_grid import JudgedLoss
-from hpxfer.verdict.names import hp_text, name_of, scales_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 from hpxfer.verdict.words import SURE, lost_runs_text, move_text, probability_text, regret_text
 

@@ -13,9 +13,10 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
+from hpxfer.host import FRACTIONS, is_short, value_text
+from hpxfer.numbers import lowest_of
 from hpxfer.verdict.findings import Finding, ShapeFinding
-from hpxfer.verdict.loss_grid import SeedLosses, lowest_of
-from hpxfer.verdict.names import FRACTIONS, is_short, value_text
+from hpxfer.verdict.loss_grid import SeedLosses
 from hpxfer.verdict.thresholds import MIN_POINTS, NUM_SE
 
 MAX_STEPS = 3  # values beyond an edge per follow-up

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -16,44 +16,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.verdict.names import shape_label
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedLoss:
-    """A loss by its name in `judge.loss`."""
-
-    name: str = "validation"
-    words: str = "validation loss"
-    unit: str = "nats"  # or squared error, or that of a loss that others measured, e.g. bits per byte
-
-    def column(self, name: str) -> str:
-        """Return the name of a column of losses in data: `mean_nats` is `mean_squared_error` of a squared error."""
-        if not name.endswith("_nats"):
-            return name
-        return f"{name.removesuffix('nats')}{self.unit.replace(' ', '_')}"
-
-    def level(self, loss: float) -> str:
-        """Return a loss with its unit: `3.1415 nats`."""
-        return f"{loss:.4f} {self.unit}"
-
-    def amount(self, difference: float) -> str:
-        """Return a difference of losses with its unit: `0.017 nats`."""
-        return f"{difference:.2g} {self.unit}"
-
-
-NATS = JudgedLoss()
-
+from hpxfer.host import NATS, JudgedLoss, shape_label
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
 TRIAL = "trial_id"  # a further column, which results have and a line written by hand may lack
 STATUSES = ("finished", "diverged", "stopped", "failed", "missing")
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,28 +200,3 @@ def _loss(trial: Mapping[str, Any]) -> float | None:
             return None if math.isnan(loss) else loss
         case _:
             return None
-
-
-ROUNDING = 1e-12  # means that differ by less are equal
-
-
-def lowest_of(losses: Sequence[float], at: Sequence[float]) -> int:
-    """Return the index of the lowest loss, +inf included. Of equal ones it is that in the middle of their places `at`.
-
-    If two are equally far from the middle, the lower place counts.
-    """
-    tied = equal_lowest(losses)
-    middle = (min(at[i] for i in tied) + max(at[i] for i in tied)) / 2
-    return min(tied, key=lambda i: (round(abs(at[i] - middle), 9), at[i]))
-
-
-def equal_lowest(losses: Sequence[float]) -> list[int]:
-    """Return the indices of the lowest losses, which are equal."""
-    least = min(losses)
-    return [i for i, loss in enumerate(losses) if loss == least or loss - least <= ROUNDING]
-
-
-def most_central(places: Sequence[Sequence[float]]) -> int:
-    """Return the index of the place over several HPs that is closest to the middle of all; of equal ones the first."""
-    middle = [(min(side) + max(side)) / 2 for side in zip(*places, strict=True)]
-    return min(range(len(places)), key=lambda i: round(math.dist(places[i], middle), 9))

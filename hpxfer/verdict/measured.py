@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import Bools, Floats, Ints, ShapeLosses, lowest_of
+from hpxfer.numbers import Bools, Floats, Ints, lowest_of
+from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.thresholds import BLOWN_NATS, BLOWN_RATIO, LOCAL_OCTAVES, LOCAL_POINTS, WALL_RATIO
 
 TINY = 1e-9  # octaves

@@ -27,7 +27,8 @@ from itertools import combinations
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import Bools, Floats, Ints, ShapeLosses
+from hpxfer.numbers import Bools, Floats, Ints
+from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import Measured
 
 RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial

@@ -21,8 +21,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpxfer.numbers import Bools, Floats
 from hpxfer.verdict.findings import Odd, OddRun
-from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
+from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import LOG_CHANCES, TINY, Measured, balanced
 from hpxfer.verdict.thresholds import (
     APART_NOISES,

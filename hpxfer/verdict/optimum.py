@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import ShapeLosses, lowest_of
+from hpxfer.numbers import lowest_of
+from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.thresholds import MIN_POINTS
 

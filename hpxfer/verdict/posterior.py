@@ -32,6 +32,7 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
+from hpxfer.numbers import RANDOM_SEED, Floats, Ints
 from hpxfer.verdict.basins import (
     COHERENCE,
     PRIOR_T,
@@ -48,7 +49,6 @@ from hpxfer.verdict.basins import (
     usual_curvature,
     weigh,
 )
-from hpxfer.verdict.loss_grid import Floats, Ints
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
 from hpxfer.verdict.thresholds import MISFIT_CHANCE, NUM_DRAWS
@@ -58,7 +58,6 @@ LIKELIEST = 12  # forms that may explain the scatter of cells
 NEGLIGIBLE_FORM = 8.0  # a form whose log weight is this far below the largest one at every shape is left out
 SKEW_ERROR = 0.05  # octaves per unit of skew, standard deviation
 WALL_SHARE = 0.5  # of the draws that leave out the cell behind a wall
-RANDOM_SEED = 20260121  # fixed, so that equal losses give equal answers
 MIN_CELLS = 2
 THINNED = 8  # a mean curve is that of every eighth draw
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.host import json_ready
+from hpxfer.host import CONTROL, NATS, JudgedLoss, json_ready
 from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.findings import DEFAULT_RULES, Finding, Rules, ShapeFinding
 from hpxfer.verdict.judge import Differ, with_control, with_own_base
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss, loss_grids
+from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.summary import full_text, headline, summary_text
-from hpxfer.verdict.thresholds import CONTROL
 from hpxfer.verdict.transfer import finding_of
 
 EDGES = ("lower_edge", "upper_edge", "at_divergence")

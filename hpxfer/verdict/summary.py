@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hpxfer.host import aligned
+from hpxfer.host import aligned, hp_text, value_text
 from hpxfer.verdict.findings import Finding, compared
-from hpxfer.verdict.names import hp_text, value_text
 from hpxfer.verdict.words import (
     chance_text,
     drift_text,

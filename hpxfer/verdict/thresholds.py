@@ -20,9 +20,6 @@ ERROR_RATE = 0.02
 # errors of their cell, which lowers a chance of 98% a little. One that is lower than this rests on that run.
 WITHOUT_ONE = 0.8
 
-# The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
-CONFIDENCE = 0.95
-
 # The confidence of the interval that `hpxfer recipe predict` gives the loss of one run. Planted laws that no fit knows
 # check it (tests/studies/predict_rates.py). It is lower than CONFIDENCE, because the far tails of a loss that nobody
 # measured rest on assumptions more than on losses.
@@ -103,6 +100,3 @@ COLLAPSE_ERROR = 0.01
 
 # The number of draws of the optima. The 2.5% quantile of 2,000 draws is known to within 6% of a standard error.
 NUM_DRAWS = 2000
-
-# The name of the parameterization that all others of a sweep are compared with, if nobody names another arm.
-CONTROL = "sp"

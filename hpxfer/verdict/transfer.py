@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpxfer.host import is_control, value_text
+from hpxfer.numbers import ENDS, Floats
 from hpxfer.verdict.chances import chances, weakest
-from hpxfer.verdict.drift import ENDS, regret_trend
+from hpxfer.verdict.drift import regret_trend
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
 from hpxfer.verdict.findings import DEFAULT_RULES, Finding, Rules, ShapeFinding
 from hpxfer.verdict.judge import judge
-from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
-from hpxfer.verdict.names import is_control, value_text
+from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
 from hpxfer.verdict.odd_runs import odd_runs
 from hpxfer.verdict.thresholds import WIDTH_SHARES
 from hpxfer.verdict.what_to_add import what_to_add

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
+from hpxfer.host import scale_text, value_text
 from hpxfer.verdict.findings import DEFAULT_RULES, Addition, Finding, Rules
 from hpxfer.verdict.lacks import (
     Lack,
@@ -27,7 +28,6 @@ from hpxfer.verdict.lacks import (
     without_result,
 )
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.names import scale_text, value_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise

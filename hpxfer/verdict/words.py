@@ -8,12 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from hpxfer.host import NOTHING, Cell, Column, Table
+from hpxfer.host import NOTHING, Cell, Column, JudgedLoss, Table, hp_text, scale_text, scales_text, value_text
+from hpxfer.numbers import CONFIDENCE
 from hpxfer.verdict.findings import Finding, OddRun, ShapeFinding
-from hpxfer.verdict.loss_grid import JudgedLoss
-from hpxfer.verdict.names import hp_text, scale_text, scales_text, value_text
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.thresholds import CONFIDENCE
 
 SIGN = {"lower_edge": "<= ", "upper_edge": ">= "}
 SAME_CELL = "same grid cell"

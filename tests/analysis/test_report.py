@@ -18,11 +18,11 @@ from laws import examples
 from planted_lines import MOVES, STAYS, line, with_status
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
+from hpxfer.host import scale_text
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import RegretLimit
 from hpxfer.verdict.findings import Rules, ShapeFinding
-from hpxfer.verdict.names import scale_text
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 

@@ -17,10 +17,10 @@ from there import there
 
 import hpxfer
 from hpxfer.errors import HpxferError
+from hpxfer.host import is_control
 from hpxfer.outside.judging import JudgedTable
 from hpxfer.report.html import to_html
 from hpxfer.search.verdict_rules import rules_of
-from hpxfer.verdict.names import is_control
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}

@@ -16,13 +16,13 @@ from hpxfer.analysis import transfer_report
 from hpxfer.analysis.analyze import all_diverged
 from hpxfer.analysis.statistics import STATISTICS, Found
 from hpxfer.analysis.statistics.statistic import frame_of
+from hpxfer.host import JudgedLoss
 from hpxfer.report import make_report
 from hpxfer.report.next_step import next_step
 from hpxfer.report.tables import MOST_CHARACTERS, MOST_ROWS, analysis_tables, findings_text, unknown
 from hpxfer.results import load_results
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import PluginSpec
-from hpxfer.verdict import JudgedLoss
 from hpxfer.verdict.findings import Addition
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run
 from there import there
 
+from hpxfer.host import NATS
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
 from hpxfer.search.coordinate import Decision, coordinate_entries
@@ -17,7 +18,6 @@ from hpxfer.search.refine import Bracket, bracket_of
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import Expansion
-from hpxfer.verdict.loss_grid import NATS
 
 
 def refining(seeds: int = 2, options: str = "") -> Expansion:

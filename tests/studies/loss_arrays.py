@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import Floats, LossGrid
+from hpxfer.numbers import Floats
+from hpxfer.verdict.loss_grid import LossGrid
 
 
 def log2_values(grid: LossGrid) -> Floats:

@@ -20,6 +20,7 @@ from foreign_worlds import Curves, World, WorldSweep, draw_losses
 from world_basins import Floats
 from world_truth import true_verdict, truth_of
 
+from hpxfer.host import CONTROL
 from hpxfer.model.cost import train_flops
 from hpxfer.results import load_results
 from hpxfer.search.protocol import Outcome
@@ -29,7 +30,6 @@ from hpxfer.spec import load_sweep
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.trial import DataRef, Expansion, Trial
 from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.thresholds import CONTROL
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ("quickstart", "transfer")

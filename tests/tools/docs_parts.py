@@ -206,18 +206,20 @@ def columns_markdown(root: Path) -> str:
 
 def thresholds_markdown(root: Path) -> str:
     """Return one row per threshold of the verdict: its name, its value, and the comment above it, which says why."""
+    from hpxfer import numbers
     from hpxfer.verdict import thresholds
 
     rows = []
-    comment: list[str] = []
-    for text in Path(thresholds.__file__).read_text(encoding="utf-8").splitlines():
-        name = text.partition(" = ")[0]
-        if text.startswith("# "):
-            comment.append(text[2:])
-        elif name.isupper() and name.isidentifier():
-            rows.append((f"`{name}`", f"`{getattr(thresholds, name)}`", " ".join(comment)))
-        elif not text:
-            comment = []
+    for module in (thresholds, numbers):
+        comment: list[str] = []
+        for text in Path(module.__file__).read_text(encoding="utf-8").splitlines():
+            name = text.partition(" = ")[0]
+            if text.startswith("# "):
+                comment.append(text[2:])
+            elif comment and name.isupper() and name.isidentifier():
+                rows.append((f"`{name}`", f"`{getattr(module, name)}`", " ".join(comment)))
+            elif not text:
+                comment = []
     return table(("threshold", "value", "why"), rows)
 
 

@@ -23,10 +23,11 @@ from verdict_counts import VerdictCounts, measure
 from world_list import WORLDS
 from world_truth import truth_of
 
+from hpxfer.numbers import Floats
 from hpxfer.results import load_results
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
-from hpxfer.verdict.loss_grid import Floats, LossGrid
+from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.report import report_line
 from hpxfer.verdict.transfer import find
 

@@ -13,10 +13,9 @@ from docs_parts import thresholds_markdown
 from planted_lines import MOVES, STAYS, line, with_status
 
 from hpxfer.analysis import TransferReport, report_line
+from hpxfer.host import NATS, JudgedLoss, hp_text, is_control
 from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.names import hp_text, is_control
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.summary import headline
 from hpxfer.verdict.words import (

@@ -15,8 +15,8 @@ from planted_lines import STAYS, grid_of, line
 from planted_parabolas import X, all_of, parabola
 from scipy import stats
 
+from hpxfer.numbers import Floats
 from hpxfer.verdict.findings import Rules
-from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import LEVELS, Measured, balanced
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure

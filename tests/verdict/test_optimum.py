@@ -22,9 +22,10 @@ from verdict_counts import measure as measured_on
 from world_list import line as moving
 
 from hpxfer.analysis import report_line
+from hpxfer.numbers import equal_lowest, lowest_of, most_central
 from hpxfer.verdict.estimate import FLAT, bends, best_cell, estimate_all
 from hpxfer.verdict.findings import ShapeFinding
-from hpxfer.verdict.loss_grid import LossGrid, equal_lowest, loss_grids, lowest_of, most_central
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.optimum import Optimum, measured_optimum, range_of, vertex

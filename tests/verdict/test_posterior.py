@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from laws import examples
 from planted_parabolas import X, grid_at, parabolas
 
+from hpxfer.numbers import Floats
 from hpxfer.verdict.basins import (
     COHERENCE,
     GROWTH_T,
@@ -28,7 +29,6 @@ from hpxfer.verdict.basins import (
 )
 from hpxfer.verdict.chances import Chances, chances
 from hpxfer.verdict.estimate import Estimates, estimate_all
-from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.posterior import Posterior, posterior

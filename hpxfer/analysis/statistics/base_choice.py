@@ -13,11 +13,12 @@ from hpxfer.analysis.statistics.bases import BaseReading, read_bases
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.errors import HpxferError
+from hpxfer.host import shape_label
 from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
-from hpxfer.verdict import Finding, JudgedLine, LossGrid, Rules, shape_label
+from hpxfer.verdict import Finding, JudgedLine, LossGrid, Rules
 
 COLUMNS = {
     "axis": "the axis of the sweep",

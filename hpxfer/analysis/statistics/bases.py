@@ -21,19 +21,10 @@ from typing import Literal
 
 import numpy as np
 
-from hpxfer.verdict import (
-    ENDS,
-    MOVE_OCTAVES,
-    Estimates,
-    Finding,
-    Floats,
-    LossGrid,
-    Rules,
-    Step,
-    Verdict,
-    find,
-    shape_label,
-)
+from hpxfer.host import shape_label
+from hpxfer.numbers import ENDS, Floats
+from hpxfer.verdict import Estimates, Finding, LossGrid, Rules, Step, Verdict, find
+from hpxfer.verdict.thresholds import MOVE_OCTAVES
 
 Trend = Literal["shrinking", "constant", "growing", "turning", "unknown"]
 MIN_STEPS = 2

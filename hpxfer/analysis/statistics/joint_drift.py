@@ -13,17 +13,9 @@ from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of
+from hpxfer.numbers import CONFIDENCE, Floats, half_width, interval, mean_interval
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict import (
-    CONFIDENCE,
-    DrawnOptima,
-    Estimates,
-    Floats,
-    Optimum,
-    half_width,
-    interval,
-    mean_interval,
-)
+from hpxfer.verdict import DrawnOptima, Estimates, Optimum
 
 LEAST_ERROR = 0.02  # octaves: shapes with a smaller error weigh no more
 

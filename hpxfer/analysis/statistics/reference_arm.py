@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.errors import HpxferError
+from hpxfer.host import is_control, name_of
 from hpxfer.model.cost import active_without_embeddings, flops_per_token
 from hpxfer.results import Results, find_shape
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict import ShapeLosses, is_control, name_of
+from hpxfer.verdict import ShapeLosses
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,11 @@ from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.joint_drift import wider_slope
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
+from hpxfer.host import scale_text
+from hpxfer.numbers import Floats
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict import NUM_SE, Floats, LossGrid, scale_text
+from hpxfer.verdict import LossGrid
+from hpxfer.verdict.thresholds import NUM_SE
 
 LAST_SHARE = 0.25  # of the kept steps: `final` is their mean
 

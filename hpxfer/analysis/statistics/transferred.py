@@ -11,8 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.numbers import Floats
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict import Finding, Floats, SeedLosses, ShapeLosses
+from hpxfer.verdict import Finding, SeedLosses, ShapeLosses
 
 Curve = tuple[NDArray[np.int64], Floats]  # steps ascending, values
 

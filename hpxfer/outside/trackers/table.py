@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host import scale_text
 from hpxfer.outside.cells import STATES, is_empty
 from hpxfer.outside.columns import COLUMNS, HELD_OUT, LOSS, SMOOTHED, columns_of
 from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 from hpxfer.outside.trackers.mlflow import mlflow_runs
 from hpxfer.outside.trackers.tensorboard import tensorboard_runs
 from hpxfer.outside.trackers.wandb import wandb_runs
-from hpxfer.verdict import scale_text
 
 TRACKERS = {"wandb": wandb_runs, "mlflow": mlflow_runs, "tensorboard": tensorboard_runs}
 MADE = ("loss", "status", "run_id", "steps", "loss_name")  # columns that are made of points, never of HPs

@@ -1,14 +1,18 @@
-"""How reports, tables and figures write scales, shapes, HP values and arms."""
+"""How reports, tables and figures write scales, shapes, HP values, arms and losses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from hpxfer.host import NOTHING
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.host.output import NOTHING
+
+# The name of the parameterization that all others of a sweep are compared with, if nobody names another arm.
+CONTROL = "sp"
 
 LARGEST_IN_FULL = 1e12
+FRACTIONS = 1024  # exponents that are multiples of 1/1024 are those of a grid of powers of two
 
 
 def scale_text(scale: float) -> str:
@@ -24,9 +28,6 @@ def shape_label(scale_name: str, scale: float) -> str:
 def scales_text(scale_name: str, scales: Sequence[float]) -> str:
     """Return the names of shapes as one, e.g. `width 32 and 128`."""
     return f"{scale_name} {' and '.join(map(scale_text, scales))}"
-
-
-FRACTIONS = 1024  # exponents that are multiples of 1/1024 are those of a grid of powers of two
 
 
 def is_short(exponent: float) -> bool:
@@ -59,3 +60,29 @@ def is_control(label: str, control: str | None = CONTROL) -> bool:
     `control` names that arm, with its name or without; None: there is none.
     """
     return control is not None and control in (label, label.partition(" (")[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedLoss:
+    """A loss by its name in `judge.loss`."""
+
+    name: str = "validation"
+    words: str = "validation loss"
+    unit: str = "nats"  # or squared error, or that of a loss that others measured, e.g. bits per byte
+
+    def column(self, name: str) -> str:
+        """Return the name of a column of losses in data: `mean_nats` is `mean_squared_error` of a squared error."""
+        if not name.endswith("_nats"):
+            return name
+        return f"{name.removesuffix('nats')}{self.unit.replace(' ', '_')}"
+
+    def level(self, loss: float) -> str:
+        """Return a loss with its unit: `3.1415 nats`."""
+        return f"{loss:.4f} {self.unit}"
+
+    def amount(self, difference: float) -> str:
+        """Return a difference of losses with its unit: `0.017 nats`."""
+        return f"{difference:.2g} {self.unit}"
+
+
+NATS = JudgedLoss()
