@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
+
 from hpxfer.host import FRACTIONS, is_short, value_text
 from hpxfer.numbers import lowest_of
 from hpxfer.verdict.findings import Finding, ShapeFinding
@@ -22,12 +24,10 @@ from hpxfer.verdict.thresholds import MIN_POINTS, NUM_SE
 MAX_STEPS = 3  # values beyond an edge per follow-up
 NEAR_OCTAVES = 2.0  # cells farther from the lowest one hardly move the estimate of an optimum
 FLAT_OCTAVES = 8.0  # over so many octaves without a basin, the HP does not matter or the noise is too large
-NOT_NOISE = 2.0  # an interval this many times as wide as noise makes it is not the fault of noise
 RISE_SE = 3.0  # a rise of more standard errors is no noise, at the end of a row that noise alone makes long
 MIN_GAP = 0.7  # octaves: two cells that are closer say about an optimum what more seeds at one of them would say
 EDGE_GAP = 0.4  # octaves between the best value and one that diverges or has no loss, which are halved once more
 SAME_SHARE = 1e-12  # losses with a smaller relative difference count as exactly equal
-MISFIT = 3.0  # a scatter of cells about every basin that is this many times that of seeds is no noise
 OFF_SHARE = 0.1  # how far a simple number may lie from where it is proposed, as a share of the gap
 MAX_DIGITS = 6
 
@@ -51,9 +51,10 @@ def beyond(exponents: Sequence[float], number: int, *, upper: bool) -> tuple[flo
     return tuple(sorted(_proposed(start + k * outward, exponents, step) for k in range(1, number + 1)))
 
 
-def between(low: float, high: float, exponents: Sequence[float], least: float = MIN_GAP) -> float | None:
-    """Return the HP value halfway between two exponents of a row; None if their gap is less than `least` octaves."""
-    return None if high - low < least else _proposed((low + high) / 2, exponents, high - low)
+def between(one: float, other: float, exponents: Sequence[float], least: float = MIN_GAP) -> tuple[float, ...]:
+    """Return the HP value halfway between two exponents of a row; none if their gap is less than `least` octaves."""
+    gap = abs(other - one)
+    return () if gap < least else (_proposed((one + other) / 2, exponents, gap),)
 
 
 def _proposed(exponent: float, exponents: Sequence[float], gap: float) -> float:
@@ -83,45 +84,30 @@ class Row:
         return [cell.log2 for cell in self.cells]
 
     @cached_property
-    def losses(self) -> list[float | None]:
-        """The median loss of every planned HP value: +inf where it diverged, None without a result."""
-        return [cell.median for cell in self.cells]
-
-    @cached_property
     def finite(self) -> dict[int, float]:
-        """The loss of each cell that has a finite one."""
-        return {i: loss for i, loss in enumerate(self.losses) if loss is not None and math.isfinite(loss)}
+        """The median loss of each cell that has a finite one."""
+        medians = ((i, cell.median) for i, cell in enumerate(self.cells))
+        return {i: loss for i, loss in medians if loss is not None and loss < math.inf}
 
     @cached_property
     def lowest(self) -> int | None:
         """The cell with the lowest loss; None without a finite loss."""
-        if not self.finite:
-            return None
-        return list(self.finite)[lowest_of(list(self.finite.values()), [self.exponents[i] for i in self.finite])]
+        at = [self.exponents[i] for i in self.finite]
+        return list(self.finite)[lowest_of(list(self.finite.values()), at)] if at else None
 
     @property
     def beside(self) -> list[int]:
         """The neighbors of the lowest cell."""
-        if self.lowest is None:
-            return []
-        return [i for i in (self.lowest - 1, self.lowest + 1) if 0 <= i < len(self.cells)]
+        return [i for i in range(len(self.cells)) if self.steps_off(i) == 1]
 
-    @property
-    def is_misfit(self) -> bool:
-        """Whether its cells scatter about any basin by more than seeds do."""
-        return self.shape.optimum.misfit is not None and self.shape.optimum.misfit >= MISFIT
+    def steps_off(self, i: int) -> float:
+        """Return how many cells a cell is away from the lowest one."""
+        return math.inf if self.lowest is None else abs(i - self.lowest)
 
-    @property
-    def interval_octaves(self) -> float:
-        """The width of the interval of its optimum, infinite if it is open."""
-        low, high = self.shape.optimum.low_log2, self.shape.optimum.high_log2
-        return math.inf if low is None or high is None else high - low
-
-    def halfway(self, i: int, least: float = MIN_GAP) -> float | None:
-        """Return the HP value between the lowest cell and a neighbor; None if there is no room."""
+    def halfway(self, i: int, least: float = MIN_GAP) -> tuple[float, ...]:
+        """Return the HP value between the lowest cell and a neighbor; none if there is no room."""
         assert self.lowest is not None
-        low, high = sorted((self.exponents[self.lowest], self.exponents[i]))
-        return between(low, high, self.exponents, least)
+        return between(self.exponents[self.lowest], self.exponents[i], self.exponents, least)
 
     def can_run(self, i: int) -> bool:
         """Return whether a cell has trials that another run gives a result."""
@@ -133,22 +119,18 @@ class Row:
 
     def se(self, i: int) -> float:
         """Return the standard error of the loss of a cell minus the lowest one; 0 without a noise floor."""
-        if self.finding.noise_nats is None or self.lowest is None:
-            return 0.0
-        own = self.finding.noise_nats**2
-        return math.sqrt(sum(own / len(self.cells[k].finite) for k in (i, self.lowest)))
+        nums = [len(self.cells[k].finite) for k in (i, self.lowest) if k is not None]
+        return (self.finding.noise_nats or 0.0) * math.sqrt(sum(1 / num for num in nums))
 
     def rise(self, i: int) -> float:
         """Return by how much the finite loss of a cell lies above the lowest one."""
-        assert self.lowest is not None
-        return self.finite[i] - self.finite[self.lowest]
+        return self.finite[i] - min(self.finite.values())
 
     def has_risen(self, *, upper: bool) -> bool:
         """Return whether the last value on a side diverged or is worse than the lowest one by more than noise."""
-        last = self.losses[-1 if upper else 0]
-        if last == math.inf or (upper and last is None):
+        last, end = (self.cells[-1], max(self.finite)) if upper else (self.cells[0], min(self.finite))
+        if last.censored or (upper and not last.losses):
             return True  # what ends without a loss is next to what diverges
-        end = list(self.finite)[-1 if upper else 0]
         return self.finding.noise_nats is not None and end != self.lowest and self.rise(end) > RISE_SE * self.se(end)
 
 
@@ -157,23 +139,21 @@ def without_result(row: Row) -> list[float]:
 
     These are the transferred HP, the cells around the lowest one, and all cells if fewer than three have a finite loss.
     Of runs of others, all count at the transferred HP.
-    Around the lowest one a cell also counts if less than half of its seeds have a result.
+    Beside the lowest one a cell also counts if less than half of its seeds have a result.
     """
-    found = {i for i, loss in enumerate(row.losses) if loss is None and row.can_run(i)}
-    at, x = row.lowest, row.exponents
-    if at is not None and len(row.finite) >= MIN_POINTS:
-        missing = found
-        found = {i for i in missing if row.is_transferred(i) or abs(x[i] - x[at]) <= NEAR_OCTAVES}
-        for direction in (-1, 1):
-            i = at + direction
-            while i in missing:
-                found.add(i)
-                i += direction
-        if row.shape.transferred_missing:
-            found |= {i for i in range(len(x)) if row.is_transferred(i)}
-        thin = (i for i in row.finite if abs(i - at) <= 1 and len(row.cells[i].losses) < row.cells[i].num_missing)
-        found |= set(filter(row.can_run, thin))
-    return [row.cells[i].value for i in sorted(found)]
+
+    def counts(i: int) -> bool:
+        cell = row.cells[i]
+        if row.is_transferred(i) and row.shape.transferred_missing:
+            return True
+        if not row.can_run(i) or len(cell.losses) >= cell.num_missing:
+            return False
+        if row.steps_off(i) <= 1:
+            return True
+        is_near = abs(row.exponents[i] - row.exponents[row.lowest or 0]) <= NEAR_OCTAVES
+        return not cell.losses and (len(row.finite) < MIN_POINTS or row.is_transferred(i) or is_near)
+
+    return [cell.value for i, cell in enumerate(row.cells) if counts(i)]
 
 
 def why_hopeless(row: Row) -> str | None:
@@ -191,12 +171,11 @@ def why_hopeless(row: Row) -> str | None:
 
 def why_lost(row: Row) -> str | None:
     """Return why losses that no run can have leave the verdict open; None if they do not."""
-    for i in (i for i, loss in enumerate(row.losses) if loss is None and not row.can_run(i)):
-        start, end = f"{row.name}: {value_text(row.cells[i].value)}", "ended without a loss"
-        if row.is_transferred(i):
-            return f"{start}, the transferred HP, {end}"
-        if row.shape.is_base and i in row.beside:
-            return f"{start}, next to the best HP, {end}"
+    for i, cell in enumerate(row.cells):
+        is_beside = row.shape.is_base and i in row.beside
+        if not cell.losses and not row.can_run(i) and (row.is_transferred(i) or is_beside):
+            what = "the transferred HP" if row.is_transferred(i) else "next to the best HP"
+            return f"{row.name}: {value_text(cell.value)}, {what}, ended without a loss"
     return None
 
 
@@ -205,7 +184,7 @@ def values_lacking(row: Row) -> Iterator[Lack]:
     if not row.cells:
         return
     if (lacking := MIN_POINTS - len(row.finite)) > 0:
-        if math.inf in row.losses:
+        if any(cell.censored for cell in row.cells):
             values = beyond(row.exponents, lacking, upper=False)
             yield row, values, f"as fewer than {MIN_POINTS} values do not diverge"
         else:
@@ -215,81 +194,38 @@ def values_lacking(row: Row) -> Iterator[Lack]:
     # A better HP may lie beyond a side where the loss was not seen to rise, unless an interval ends inside the grid:
     # where the interval is open although the loss has risen, noise is to blame, and not the grid.
     optimum = row.shape.optimum
-    for upper, edge, end in ((False, "lower_edge", optimum.low_log2), (True, "upper_edge", optimum.high_log2)):
-        is_open = optimum.kind in (edge, "none") or (row.finding.noise_nats and end is None)
-        if is_open and not row.has_risen(upper=upper):
-            yield _beyond_edge(row, " of the grid", upper=upper)
-    if optimum.kind == "at_divergence":
-        yield from _toward(row, math.inf, "between the best one and the one that diverges")
-    yield from _toward(row, None, "for a smaller range, as {} ended without a loss")
-
-
-def _toward(row: Row, loss: float | None, why: str) -> Iterator[Lack]:
-    """Yield the value between the lowest cell and the neighbor with this loss, the upper one of two; `why` names it."""
-    for i in [i for i in reversed(row.beside) if row.losses[i] == loss][:1]:
-        if (value := row.halfway(i, EDGE_GAP)) is not None:
-            yield row, (value,), why.format(value_text(row.cells[i].value))
-
-
-def to_see_rise(row: Row) -> Iterator[Lack]:
-    """Yield the values beyond an end at which the loss has not been seen to rise, although the optimum is inside."""
-    if len(row.finite) >= MIN_POINTS and row.exponents[-1] - row.exponents[0] < FLAT_OCTAVES:
-        for upper in (False, True):
-            if not row.has_risen(upper=upper):
-                yield _beyond_edge(row, ", where the loss has hardly risen", upper=upper)
-
-
-def _beyond_edge(row: Row, which: str, *, upper: bool) -> Lack:
-    values = beyond(row.exponents, _steps_beyond(row, upper=upper), upper=upper)
-    return row, values, f"beyond the {'upper' if upper else 'lower'} edge{which}"
+    ends = (("lower_edge", optimum.low_log2), ("upper_edge", optimum.high_log2))
+    open_ = [optimum.kind in (edge, "none") or (row.finding.noise_nats and end is None) for edge, end in ends]
+    for upper, side in ((False, "lower"), (True, "upper")):
+        if open_[upper] and not row.has_risen(upper=upper):
+            values = beyond(row.exponents, _steps_beyond(row, upper=upper), upper=upper)
+            yield row, values, f"beyond the {side} edge of the grid"
+    for i in row.beside:
+        why = "for a smaller range, as {} ended without a loss" if not row.cells[i].losses else ""
+        if optimum.kind == "at_divergence" and row.cells[i].censored:
+            why = "between the best one and {}, which diverges"
+        if why and (values := row.halfway(i, EDGE_GAP)):
+            yield row, values, why.format(value_text(row.cells[i].value))
 
 
 def _steps_beyond(row: Row, *, upper: bool) -> int:
     """Return how many values beyond an edge bracket the lowest point of the parabola through the last three cells."""
-    outer, mid, inner = list(row.finite)[::-1][:3] if upper else list(row.finite)[:3]
-    sign = 1.0 if upper else -1.0
-    x = [sign * (row.exponents[i] - row.exponents[outer]) for i in (outer, mid, inner)]  # 0, then negative
-    slope_out = (row.finite[outer] - row.finite[mid]) / (x[0] - x[1])
-    slope_in = (row.finite[mid] - row.finite[inner]) / (x[1] - x[2])
-    bend = (slope_out - slope_in) / (x[0] - x[2])
-    noise = NUM_SE * row.se(mid)
-    if bend <= noise / (x[0] - x[2]) ** 2:
-        return 2 if row.finite[mid] - row.finite[outer] > noise else 1
-    lowest = (x[0] + x[1]) / 2 - slope_out / (2 * bend)
-    # Half a step further, so that the loss is seen to rise again.
-    return min(max(math.ceil(lowest / step_at(row.exponents, upper=upper) + 0.5), 1), MAX_STEPS)
+    ends = list(row.finite)[::-1][:3] if upper else list(row.finite)[:3]
+    x = [abs(row.exponents[i] - row.exponents[ends[-1]]) for i in ends]  # octaves outward from the innermost
+    bend, slope, _ = map(float, np.polyfit(x, [row.rise(i) for i in ends], 2))
+    noise = NUM_SE * row.se(ends[1])
+    if bend <= noise / x[0] ** 2:
+        return 2 if row.rise(ends[1]) - row.rise(ends[0]) > noise else 1
+    # Half a step further than the lowest point, so that the loss is seen to rise again.
+    steps = (-slope / (2 * bend) - x[0]) / step_at(row.exponents, upper=upper) + 0.5
+    return min(max(math.ceil(steps), 1), MAX_STEPS)
 
 
-def between_ties(row: Row) -> Iterator[Lack]:
-    """Yield the value between the lowest cell and a neighbor that noise does not tell from it."""
-    second = min((i for i in row.beside if i in row.finite), key=row.rise, default=None)
-    if second is None or row.lowest is None or row.rise(second) > NUM_SE * row.se(second):
-        return
-    if (value := row.halfway(second)) is not None:
-        low, high = (value_text(2.0 ** row.exponents[i]) for i in sorted((second, row.lowest)))
-        yield row, (value,), f"as {low} and {high} tie"
-
-
-def to_sharpen(row: Row) -> Iterator[Lack]:
-    """Yield the values next to the lowest cell that narrow its optimum where seeds do not, if there is room."""
-    found = (row.halfway(i) for i in row.beside if i in row.finite)
-    if values := [value for value in found if value is not None]:
-        yield row, values, "next to the best one, to place the optimum"
-
-
-def seeds_cannot_mend(row: Row) -> bool:
-    """Return whether the interval of an optimum is wider than the noise of seeds makes it."""
-    if row.is_misfit:
-        return True
-    at, noise = row.lowest, row.finding.noise_nats
-    if math.isinf(row.interval_octaves) or at is None or noise is None or not {at - 1, at + 1} <= row.finite.keys():
-        return False
-    left, here, right = (row.finite[i] for i in (at - 1, at, at + 1))
-    step = (row.exponents[at + 1] - row.exponents[at - 1]) / 2
-    bend = left - 2 * here + right
-    if bend <= 0:
-        return False
-    off = (left - right) / (2 * bend)  # of the lowest point of the parabola from the lowest cell, in steps
-    se = noise / math.sqrt(len(row.cells[at].finite))
-    noise_part = NUM_SE * step * se * math.sqrt(2 + 24 * off**2) / (2 * bend)
-    return row.interval_octaves / 2 > NOT_NOISE * noise_part
+def beside_best(row: Row, *, if_tied: bool) -> Iterator[Lack]:
+    """Yield the values next to the lowest cell that place its optimum; `if_tied`, that beside one that noise hides."""
+    found, why = [i for i in row.beside if i in row.finite], "next to the best one, to place the optimum"
+    if if_tied:
+        found = [i for i in sorted(found, key=row.rise)[:1] if row.rise(i) <= NUM_SE * row.se(i)]
+        why = f"as {' and '.join(value_text(row.cells[i].value) for i in sorted((*found, row.lowest or 0)))} tie"
+    if values := [value for i in found for value in row.halfway(i)]:
+        yield row, values, why
