@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpxfer.limit.layers import Mask, Pass, Routed, activate, gate, largest, margin, rank, slope, train
+from hpxfer.limit.layers import Mask, Pass, Routed, activate, gate, largest, margin, mixture, rank, slope, train
 from hpxfer.limit.matrix import Lazy, Space, Trained, paired, space
 from hpxfer.limit.network import Floats, Given, Network
 
@@ -28,7 +28,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         space(most, exact=exact, sites=sites, seed=seed, population=at)
         for at, (exact, most) in enumerate(_populations(network, given))
     )
-    return train(network, given, wide, tall, lambda: _experts(network, given, wide, tall, hidden))
+    return train(given, mixture(network, given, wide, tall, lambda: _experts(network, given, wide, tall, hidden)))
 
 
 def _experts(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -227,6 +227,22 @@ class Pass:
     """Of top-K in regime I: the least gap, over samples, from the last chosen logit to the next."""
 
 
+# A forward pass by its number: what it gives besides the loss, and the update by chi [P, C] = dL/df and an LR.
+Forward = Callable[[int], tuple[Pass, Callable[[Floats, float], None]]]
+
+
+def train(given: Given, forward: Forward) -> list[Pass]:
+    """Return what is measured at every pass."""
+    out = []
+    for at, batch in enumerate(given.batches):
+        found, update = forward(at)
+        of_loss = {"loss": loss(given.loss, found.outputs, batch.targets)}
+        out.append(replace(found, numbers={**of_loss, **found.numbers}))
+        if at < given.num_updates:
+            update(by_outputs(given.loss, found.outputs, batch.targets), given.lrs[at])
+    return out
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routed:
     """What the experts of a network make of h1 [P, N]."""
@@ -239,22 +255,21 @@ class Routed:
     margin: float | None = None
 
 
-def train(
+def mixture(
     network: Network, given: Given, wide: Space, tall: Space, make: Callable[[], Callable[[int, Floats], Routed]]
-) -> list[Pass]:
-    """Return what is measured at every pass. `wide` and `tall` are the spaces of h1 and of h3.
+) -> Forward:
+    """Return a network of one layer of experts. `wide` and `tall` are the spaces of h1 and of h3.
 
     `make` draws the experts, after the layers around them. Experts are given the number of a pass, and its h1.
     """
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
-    experts, out = make(), []
-    for at, batch in enumerate(given.batches):
+    experts = make()
+
+    def forward(at: int) -> tuple[Pass, Callable[[Floats, float], None]]:
         h1, slope1 = layer.features(at)
         routed = experts(at, h1)
-        f = readout.outputs(routed.h3)
         phi, logits = routed.gated.phi, routed.logits
         numbers = {
-            "loss": loss(given.loss, f, batch.targets),
             "gate_mean": float(np.mean(phi)),
             "gate_variance": float(np.mean(np.var(phi, axis=1))),
             "logit_mean": float(np.mean(logits)),
@@ -262,10 +277,12 @@ def train(
             "h1_rms": rms(wide, h1),
             "h3_rms": rms(tall, routed.h3),
         }
-        out.append(Pass(outputs=f, numbers=numbers, margin=routed.margin))
-        if at < given.num_updates:
-            lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
+
+        def update(chi: Floats, lr: float) -> None:
             z = routed.backward(chi @ readout.w, lr)
             readout.update(chi, routed.h3, lr)
             layer.update(at, z * slope1, lr)
-    return out
+
+        return Pass(outputs=readout.outputs(routed.h3), numbers=numbers, margin=routed.margin), update
+
+    return forward

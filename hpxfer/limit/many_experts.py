@@ -25,7 +25,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpxfer.limit.layers import Pass, Routed, activate, gate, rank, slope, top_share, train
+from hpxfer.limit.layers import Pass, Routed, activate, gate, mixture, rank, slope, top_share, train
 from hpxfer.limit.matrix import Coefficients, Draw, Lazy, Noise, Sites, Space, Trained, Untied, space
 from hpxfer.limit.network import Floats, Given, Network
 
@@ -36,7 +36,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     noise = Noise(sites, of_experts, seed, 0)  # first, as it needs the most sites and names them if they are too few
     wide = space(of_h1, exact=network.input_activation == "linear", sites=sites, seed=seed, population=1)
     tall = Coefficients(given.num_outputs + given.num_samples)
-    return train(network, given, wide, tall, lambda: _experts(network, given, wide, tall, noise))
+    return train(given, mixture(network, given, wide, tall, lambda: _experts(network, given, wide, tall, noise)))
 
 
 def _experts(network: Network, given: Given, wide: Space, tall: Space, noise: Noise) -> Callable[[int, Floats], Routed]:

@@ -130,8 +130,7 @@ def limit_of_sweep(
         raise HpxferError(f"--value: must be one of {', '.join(f'{one:g}' for one in values)}, got {lowest:g}")
     trials = [cell.trial for cell in cells if cell.trial.hps.get(cell.line) == lowest]
     network, first = network_of(trials, f"{spec.name}: {cells[0].parameterization} along {cells[0].axis}"), trials[0]
-    data = open_data(first.setting)
-    return network, given_of(first, data, first.setting.steps, has_bias=network.regime == "I")
+    return network, given_of(first, open_data(first.setting), first.setting.steps, has_bias=network.regime == "I")
 
 
 def reasons(trial: Trial) -> Iterator[str]:
@@ -238,8 +237,7 @@ def _grown(path: Sequence[Shape], where: str) -> Regime:
     if grows["num_experts"] != grows["num_active"]:
         got = ", ".join(f"{shape.num_active} of {shape.num_experts}" for shape in path)
         raise HpxferError(f"{where}: the share of active experts must stay along the axis, got {got}; {_OTHER}")
-    found = GROWING.get((grows["num_experts"], grows["expert_width"]))
-    if found is None:
+    if (found := GROWING.get((grows["num_experts"], grows["expert_width"]))) is None:
         raise HpxferError(
             f"{where}: the axis must follow regime I, II or III, got one along which neither experts nor expert width "
             f"grow with the width; {_OTHER}"

@@ -28,14 +28,14 @@ A router bias that is trained stays as it is: its LR is constant, and its gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit.layers import Gated, Pass, activate, by_outputs, coordinates, gate, loss, rank, slope, top_share
+from hpxfer.limit.layers import Gated, Pass, activate, coordinates, gate, rank, slope, top_share, train
 from hpxfer.limit.matrix import MOST_DIMENSIONS, sobol_gaussians
 from hpxfer.limit.network import Floats, Given, Network
 from hpxfer.limit.refused import LEAST_ACTIVE
@@ -50,23 +50,24 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     blocks = [Block(network, start) for start in draws]
     embedding = np.eye(directions, num_inputs) * network.std("embedding") / math.sqrt(given.batches[0].inputs.shape[1])
     readout = np.eye(directions, given.num_outputs, -num_inputs) * network.std("readout")
-    out = []
-    for at, (x, batch) in enumerate(zip(inputs, given.batches, strict=True)):
-        routed, c = [], x @ embedding.T
+
+    def forward(at: int) -> tuple[Pass, Callable[[Floats, float], None]]:
+        routed, c = [], inputs[at] @ embedding.T
         for block in blocks:
             routed.append(block.forward(c))
             c = routed[-1].out
-        f = c @ readout
-        out.append(Pass(outputs=f, numbers={"loss": loss(given.loss, f, batch.targets), **_measured(blocks, routed)}))
-        if at == given.num_updates:
-            break
-        lr, by_f = given.lrs[at], by_outputs(given.loss, f, batch.targets)
-        by_c = by_f @ readout.T
-        readout = readout - lr * network.rate("readout") * (c.T @ by_f)
-        for block, of_block in zip(reversed(blocks), reversed(routed), strict=True):
-            by_c = block.backward(of_block, by_c, lr)
-        embedding = embedding - lr * network.rate("embedding") * (by_c.T @ x)
-    return out
+
+        def update(by_f: Floats, lr: float) -> None:
+            nonlocal embedding, readout
+            by_c = by_f @ readout.T
+            readout = readout - lr * network.rate("readout") * (c.T @ by_f)
+            for block, of_block in zip(reversed(blocks), reversed(routed), strict=True):
+                by_c = block.backward(of_block, by_c, lr)
+            embedding = embedding - lr * network.rate("embedding") * (by_c.T @ inputs[at])
+
+        return Pass(outputs=c @ readout, numbers=_measured(blocks, routed)), update
+
+    return train(given, forward)
 
 
 def _measured(blocks: Sequence[Block], routed: Sequence[Routed]) -> dict[str, float]:
