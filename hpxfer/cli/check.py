@@ -64,9 +64,8 @@ def check(
     """Train small models of growing size, and compare how their features scale with what a table predicts.
 
     Each quantity gets a slope against scale and a verdict. A second answer says whether features and their changes
-    keep their size as the model grows, whatever the table predicts. A table of your own (--plugin) must pass both: the
-    model follows the slopes that its rows imply, and features keep their size. A table of hpxfer passes by the
-    predictions of its source alone. The exit code is 1 if the table does not pass.
+    keep their size as the model grows, whatever the table predicts. A table must pass both: the model follows the
+    slopes that its rows imply, and features keep their size. The exit code is 1 if the table does not pass.
 
     With --module your own code is trained: build(shape) returns the model, batch(shape) a batch, and
     loss_fn(model, batch) the loss. If PKG.MOD has optimizer(model, shape) too, the check only watches.

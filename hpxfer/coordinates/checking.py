@@ -7,11 +7,13 @@ its blocks together, so that a single block that learns too little can hide; its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from functools import partial
+from typing import Any, Literal, get_args
 
 from hpxfer.coordinates import gpt, mlp
+from hpxfer.coordinates.answers import Path, answers
 from hpxfer.coordinates.cases import (
     Case,
     mlp_path,
@@ -23,32 +25,17 @@ from hpxfer.coordinates.cases import (
     sweep_axes,
     sweep_case,
 )
-from hpxfer.coordinates.expected import Expected
 from hpxfer.coordinates.limit_answer import not_compared
-from hpxfer.coordinates.measure import (
-    TOLERANCE,
-    Observation,
-    Prediction,
-    by_scale,
-    everywhere,
-    fit,
-    over_blocks,
-    over_layers,
-)
-from hpxfer.coordinates.mlp.axes import MLPAxis, own_axis, sweep_axis
-from hpxfer.coordinates.optimizer import decays, gradients_over_eps
-from hpxfer.coordinates.optimizer_rules import decay_rule
-from hpxfer.coordinates.path_facts import PathFacts, path_facts
-from hpxfer.coordinates.report import MLP, AxisReport, CheckReport, not_tested
-from hpxfer.coordinates.stability import VECTORS
+from hpxfer.coordinates.measure import TOLERANCE, Observation
+from hpxfer.coordinates.networks import Network, gpt_network, mlp_network
+from hpxfer.coordinates.optimizer import decays
+from hpxfer.coordinates.path_facts import path_facts
+from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import rows_of
-from hpxfer.scaling.claims import Claim
-from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.evaluate import parameterization as by_name
-from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec, decided, forward_problem, model_roles
@@ -64,6 +51,8 @@ SEEDS = 6
 # A MoE layer has them all. A table without any of them is checked on a dense model.
 EXPERT_ROLES = ("router", "expert_in", "expert_out")
 # Batches of a sweep differ by step and seed, so that every seed has a limit of its own.
+MLP: dict[str, Any] = {"names": mlp.NAMES, "kinds": mlp.KINDS}
+Observe = Callable[..., Iterator[Observation]]
 OF_SWEEPS = "a sweep is compared with its limit once it has run: hpxfer limit --against RESULTS"
 
 
@@ -77,114 +66,95 @@ class _Check:
     seeds: int
     tolerance: float
     on_shape: Callable[[str], None]
-    claims: Sequence[Claim] | None = None  # in place of those of the table
+    held_to: Parameterization | None = None  # the table that predictions are of, in place of the one that is trained
 
-    @property
-    def expected(self) -> Expected:
-        """Where the predictions come from."""
-        return Expected(choice=self.choice, optimizer=self.optimizer, claims=self.claims)
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether the table is a user's."""
-        return self.expected.is_registered
-
-    def gpt(self, axis: str, case: Case) -> AxisReport:
+    def of_gpt(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis in the built-in GPT."""
-        points, base, model = case.axis.points, case.spec.base_shape, case.spec.model
-        self._require_steps(case)
-        self._require_rows(case)
-        data = data_ref(case.spec.data)
-        observations: list[Observation] = []
-        whole: list[Observation] = []
-        for point in points:
-            self.on_shape(f"{axis}: {point.shape.label()}")
-            trials = self._trials(case, data, point.shape)
-            found = list(gpt.observe(trials, scale=point.scale, steps=self.steps, weight_changes=self._watched))
-            of_shape = [*(seen for seen in found if seen.layer is None), *over_layers(found)]
-            gradients = (seen for seen in of_shape if seen.quantity == "gradient")
-            whole += [*of_shape, *gradients_over_eps(gradients, trials[0])]
-            whole += decays(trials[0], self._roles(case), point.scale)
-            observations += found
-        shapes = [point.shape for point in points]
-        facts = _facts(case)
-        scales = tuple(point.scale for point in points)
-        predictions = self.expected.predictions(base, shapes, scales, facts)
-        fits = fit([*whole, *everywhere(observations, len(points))], predictions, self.tolerance)
-        good = self.expected.stability(whole, facts, self.tolerance)
-        return AxisReport(
-            axis=axis,
-            scale_name=case.axis.scale_name,
-            scales=scales,
-            shapes=tuple(shape.label() for shape in shapes),
-            warnings=(
-                *self._warnings(base, shapes, ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings)),
-                *case.notes,
-            ),
-            fits=fits,
-            stability=good,
-            must_be_stable=self.is_registered,
-            not_tested=not_tested(
-                self.choice,
-                self.optimizer,
-                good if self.is_registered else fits,
-                self._roles(case),
-                facts.gate_sums_over,
-            ),
-        )
+        model, last = case.spec.model, case.axis.points[-1].shape
+        return self._of_case(axis, case, gpt_network(last, gated=model.ffn == "swiglu"), gpt.observe)
 
-    def mlp(self, axis: str, path: MLPAxis) -> AxisReport:
-        """Return the report of one axis in the family mlp."""
-        observations: list[Observation] = []
-        whole: list[Observation] = []
-        measures: list[Observation] = []
-        for scale, shape in zip(path.scales, path.shapes, strict=True):
-            self.on_shape(f"{axis}: {shape.label()}")
-            trials = path.trials(shape)
-            seen = list(mlp.of_trials(trials, scale=scale, steps=self.steps, data=path.data))
-            found = [each for each in seen if each.quantity not in mlp.KINDS]
-            measures += [each for each in seen if each.quantity in mlp.KINDS]
-            whole += [*(each for each in found if each.layer is None), *over_layers(found)]
-            roles = dict.fromkeys(each.role for each in found if each.quantity == "gradient")
-            whole += decays(trials[0], (role for role in roles if role != "router_bias"), scale)
-            observations += found
-        facts = ModelFacts(gate=path.gate, tied_embeddings=False)
-        expected = (*path.predictions, *self._mlp_decay(path)) if path.predictions else ()
-        one_block = all(each.layer is None for each in measures)
-        return AxisReport(
-            axis=axis,
-            scale_name=path.scale_name,
-            scales=path.scales,
-            shapes=tuple(shape.label() for shape in path.shapes),
-            warnings=(*self._warnings(path.shapes[0], path.shapes, facts), *path.notes),
-            fits=fit([*whole, *everywhere(observations, len(path.shapes))], expected, self.tolerance),
-            measures=by_scale(
-                measures if one_block else [*over_blocks(measures, mlp.KINDS), *everywhere(measures, len(path.shapes))],
-                mlp.KINDS,
-            ),
-            not_tested=MLP,
-        )
-
-    def of_sweep(self, axis: str, case: Case) -> AxisReport:
+    def of_mlp(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis of a sweep of the family mlp."""
-        self._require_rows(case)
+        options, depth = case.spec.model.mlp, case.axis.points[-1].shape.depth
+        assert options is not None, "a sweep of the family has its section"
+        network = mlp_network(matrices=options.expert_matrices, residual=options.residual, depth=depth)
+        return replace(self._of_case(axis, case, network, mlp.of_trials, **MLP), limit=not_compared(OF_SWEEPS))
+
+    def of_own_mlp(self, axis: str, shapes: Sequence[Shape], options: mlp.Options) -> AxisReport:
+        """Return the report of a regime in the check's own model of the family mlp."""
+        training = mlp.default_training(self.choice, self.optimizer)
+
+        def trials(shape: Shape) -> list[Trial]:
+            given = (self.choice, self.optimizer, shape, options, training)
+            return mlp.own_trials(*given, seeds=range(self.seeds), steps=self.steps)
+
+        path = tuple(trials(shape)[0].shape for shape in shapes)  # all are refused before one is trained
+        network = mlp_network(matrices=options.expert_matrices, residual=False, depth=1)
+        widths = [float(shape.width) for shape in path]
+        along = replace(self._path(axis, "width", widths, path[0], path, network, options.gate), **MLP)
+        found = self._along(along, trials, partial(mlp.of_trials, data=mlp.OwnData(options=options)))
+        return replace(found, limit=mlp.approach(self.choice, self.optimizer, axis, options, self.on_shape))
+
+    def _of_case(self, axis: str, case: Case, network: Network, observe: Observe, **named: Any) -> AxisReport:
+        """Return the report of an axis of a sweep, or of the check's own."""
         self._require_steps(case)
-        data = data_ref(case.spec.data)
-        path = sweep_axis(self.choice, self.optimizer, case, lambda shape: self._trials(case, data, shape))
-        return replace(self.mlp(axis, path), limit=not_compared(OF_SWEEPS))
-
-    def _mlp_decay(self, path: MLPAxis) -> Iterator[Prediction]:
-        """Yield what weight decay should take from each role in one step, as in the GPT."""
-        base = path.shapes[0]
-        facts = path_facts(
-            base, path.shapes, path.scales, gate=path.gate, gated=False, tied_embeddings=False, decays=False
+        self._require_rows(case)
+        data, model, points = data_ref(case.spec.data), case.spec.model, case.axis.points
+        zeros = (role for role, factor in case.hps.multipliers if role.endswith(".init_mult") and factor == 0)
+        path = self._path(
+            axis,
+            case.axis.scale_name,
+            [point.scale for point in points],
+            case.spec.base_shape,
+            [point.shape for point in points],
+            network,
+            model.gate,
+            tied_embeddings=model.tied_embeddings,
+            decays=case.hps.weight_decay != 0,
+            zeros=tuple(name.removesuffix(".init_mult") for name in zeros),
         )
-        return decay_rule(self.choice, self.optimizer, facts)
+        path = replace(path, roles=self._roles(case), **named)
+        return self._along(path, lambda shape: self._trials(case, data, shape), observe, case.notes)
 
-    @property
-    def _watched(self) -> Collection[str]:
-        """The roles whose weights are watched themselves. A registered table is held to the changes of all."""
-        return ROLES if self.is_registered else VECTORS
+    def _path(
+        self,
+        axis: str,
+        scale_name: str,
+        scales: Sequence[float],
+        base: Shape,
+        shapes: Sequence[Shape],
+        network: Network,
+        gate: str,
+        **facts: Any,
+    ) -> Path:
+        return Path(
+            choice=self.held_to or self.choice,
+            optimizer=self.optimizer,
+            axis=axis,
+            scale_name=scale_name,
+            scales=tuple(scales),
+            base=base,
+            shapes=tuple(shapes),
+            facts=path_facts(base, shapes, scales, network=network, gate=gate, **facts),
+            gate=gate,
+            roles=(*network.lookups, *(each.role for each in network.maps)),
+        )
+
+    def _along(
+        self,
+        path: Path,
+        trials: Callable[[Shape], Sequence[Trial]],
+        observe: Observe,
+        notes: Sequence[str] = (),
+    ) -> AxisReport:
+        """Train the trials of every shape, and hold what is observed to what is predicted."""
+        observations: list[Observation] = []
+        for scale, shape in zip(path.scales, path.shapes, strict=True):
+            self.on_shape(f"{path.axis}: {shape.label()}")
+            made = trials(shape)
+            observations += observe(made, scale=scale, steps=self.steps)
+            observations += decays(made[0], path.roles, scale)
+        return answers(path, observations, tolerance=self.tolerance, notes=notes)
 
     def _roles(self, case: Case) -> tuple[str, ...]:
         """Return the roles of the optimizer's tensors."""
@@ -211,10 +181,6 @@ class _Check:
         shapes = [point.shape for point in case.axis.points]
         if wrong := forward_problem(case.spec.model, self.choice, self.optimizer, case.spec.base_shape, shapes):
             raise HpxferError(wrong)
-
-    def _warnings(self, base: Shape, path: Sequence[Shape], facts: ModelFacts) -> tuple[str, ...]:
-        """Return what the table's source does not cover along the path, and how far the last shape goes beyond it."""
-        return tuple(coverage_warnings(self.choice, base, path[-1], facts, self.optimizer))
 
     def _trials(self, case: Case, data: DataRef, shape: Shape) -> list[Trial]:
         setting = setting_of(case.spec, data, shape, self.choice)
@@ -244,13 +210,13 @@ def check(
     tolerance: float = TOLERANCE,
     architecture: str | None = None,
     options: mlp.Options | None = None,
-    claims: Sequence[Claim] | None = None,
+    held_to: str | Parameterization | None = None,
     on_shape: Callable[[str], None] = lambda name: None,
 ) -> CheckReport:
     """Return how features scale under a parameterization as a model grows, and whether that is as it should be.
 
-    A table of hpxfer is compared with what its source claims. A table that you registered must pass two tests: the
-    model follows the slopes that its rows imply, and features and their changes keep their size along each axis.
+    A table must pass two tests: the model follows the slopes that the table's rows imply, and features and their
+    changes keep their size along each axis.
 
     Args:
         parameterization: a name, which means its table under the default conventions, or a parameterization.
@@ -263,7 +229,7 @@ def check(
         tolerance: by how much an exponent may differ.
         architecture: `gpt`, or `mlp` for the MLP mixture of the papers; by default the sweep's family, or `gpt`.
         options: of the check's own MLP mixture. A sweep has its own.
-        claims: replace those of the table, in the GPT.
+        held_to: predict by this table, in place of the one that is trained.
         on_shape: is called with the name of each shape before it is trained.
 
     Raises:
@@ -284,7 +250,7 @@ def check(
         seeds=seeds,
         tolerance=tolerance,
         on_shape=on_shape,
-        claims=claims,
+        held_to=by_name(held_to) if isinstance(held_to, str) else held_to,
     )
     named = tuple(dict.fromkeys(axes or (sweep_axes(sweep) if sweep else own_axes(choice, column, architecture))))
     _require(asked, named, sweep, points, architecture, options)
@@ -293,19 +259,12 @@ def check(
             regimes = {axis: mlp_path(axis, points) for axis in named}
             for path in regimes.values():
                 require_mlp_memory(path, seeds)
-            chosen = options or mlp.Options()
-            paths = {
-                axis: own_axis(choice, column, path, chosen, seeds=seeds, steps=steps) for axis, path in regimes.items()
-            }
-            reports = [
-                replace(asked.mlp(axis, path), limit=mlp.approach(choice, column, axis, chosen, on_shape))
-                for axis, path in paths.items()
-            ]
+            reports = [asked.of_own_mlp(axis, path, options or mlp.Options()) for axis, path in regimes.items()]
         else:
             cases = {axis: _case(asked, sweep, axis, points) for axis in named}
             for case in cases.values():
                 require_memory(case, seeds)
-            report = asked.of_sweep if architecture == "mlp" else asked.gpt
+            report = asked.of_mlp if architecture == "mlp" else asked.of_gpt
             reports = [report(axis, case) for axis, case in cases.items()]
     return CheckReport(
         parameterization=choice.label(),
@@ -348,8 +307,6 @@ def _require(
         )
     if not axes:
         raise HpxferError(f"{asked.choice.name}: its axes change no shape; name one to check with --axis")
-    if architecture == "mlp" and asked.is_registered and asked.choice.table.block_claims is None:
-        raise HpxferError(f"--architecture mlp: {asked.choice.name} has no block_claims to compare with; leave it out")
     if points is not None and len(axes) != 1:
         raise HpxferError(f"--points: must be values of one axis, got {', '.join(axes)}; name one with --axis")
     if wrong := [point for point in points or () if not 0 < point <= MAX_POINT]:
@@ -366,20 +323,6 @@ def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[fl
             f"{', '.join(EXPERT_ROLES)}, got none for {', '.join(missing)}; add them"
         )
     return own_case(asked.choice, asked.optimizer, axis, points, dense="router" not in roles)
-
-
-def _facts(case: Case) -> PathFacts:
-    """Return what the derivation reads of a case."""
-    model, points = case.spec.model, case.axis.points
-    return path_facts(
-        case.spec.base_shape,
-        [point.shape for point in points],
-        [point.scale for point in points],
-        gate=model.gate,
-        gated=model.ffn == "swiglu",
-        tied_embeddings=model.tied_embeddings,
-        decays=case.hps.weight_decay != 0,
-    )
 
 
 def _column(sweep: SweepSpec) -> Column:

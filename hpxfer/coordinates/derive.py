@@ -1,4 +1,4 @@
-"""What the rows of a table imply for the built-in GPT along a path, by the general scaling argument.
+"""What the rows of a table imply for a network along a path, by the general scaling argument.
 
 Each size is a power of the path's scale, and this module computes the exponents from the monomials of the rows alone:
 
@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
-from hpxfer.coordinates.optimizer_rules import DECAY, SPARSE, TIED
+from hpxfer.coordinates.networks import ATTENDED, GATES, LAST, LOSS, SCORES, STREAM, VALUES, Map, Network, hidden
+from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, SPARSE, TIED
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import SAME, ZERO, Size, grows, largest, led_by, power_of, product, sum_of
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.table import Column, Row
@@ -41,11 +41,12 @@ SINGLE_DRAW = "all experts start from one draw, so this is a single random numbe
 LOGITS = "the logits grow, so the gates or the loss saturate and no power law is derived"
 GATE = "no power law is derived for this gate"
 BIASES = "no rule is derived for biases"
+STACKED = "no power law is derived for the gradient that enters the blocks of a stack without a residual"
+BELOW_EPS = "the gradient falls beside Adam's eps, so that the update lies between two powers"
 DECAYS = "no gradient reaches this at first, and weight decay moves it"
 FOLLOWS = "it follows from all that has moved before, of which the rows alone imply no power law"
 
 LOOKUPS = ("embedding", "position")
-ATTENTION = ("attn_q", "attn_k", "attn_v")
 # Roles that multiply nothing: what they learn shows in the size of their update alone.
 NO_MAPS = ("norm", "final_norm", "embedding", "position", "hidden_bias")
 # The reason for every quantity and step of which `derive` predicts nothing.
@@ -62,21 +63,34 @@ NOT_DERIVED = tuple(
 def derive(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tuple[Prediction, ...]:
     """Return what the rows of a parameterization imply along a path. Without an exponent, `source` has the reason."""
     start = _Start(choice, {row.role: row for row in choice.rows(optimizer)}, facts)
+    decays = [_prediction(DECAY, role, start.decay(role)) for role in start.rows]
+    if not start.blocks_read_alike():
+        return tuple(decays)
     gradients = dict(start.gradients())
     update = _Update(start, {role: start.weight_change(role, size, optimizer) for role, size in gradients.items()})
     found = [_prediction("activation", role, size, last=0) for role, size in start.activations()]
     found += [_prediction("gradient", role, size, last=0) for role, size in gradients.items()]
     found += [_prediction("weight change", role, size, first=1, last=1) for role, size in update.changes.items()]
     found += [_prediction("effective", role, size, first=1, last=1) for role, size in update.effective()]
-    found += [_prediction("change", role, update.changes[role], first=1, last=1) for role in LOOKUPS]
+    found += [_prediction("effective0", role, size, first=1, last=1) for role, size in update.of_first_inputs()]
+    found += [
+        _prediction("propagating", each.role, ZERO) for each in facts.network.maps if start.weights(each.role) == ZERO
+    ]
+    found += [_prediction("change", role, update.changes[role], first=1, last=1) for role in facts.network.lookups]
     found += [
         _prediction(GRADIENT_OVER_EPS, role, start.over_eps(role, size), last=0) for role, size in gradients.items()
     ]
-    found += [_prediction(DECAY, role, start.decay(role)) for role in start.rows]
-    if facts.moe:
+    found += decays
+    if facts.network.has("expert"):
         found.append(_prediction("aggregate init", "expert_out", start.expert_sum(), last=0))
         found.append(_prediction("aggregate effective", "expert_out", update.expert_sum(), first=1, last=1))
     return tuple(found)
+
+
+def fades(choice: Parameterization, optimizer: Column, facts: PathFacts) -> bool:
+    """Return whether the gated sum of the experts starts by a part that vanishes."""
+    size = _Start(choice, {row.role: row for row in choice.rows(optimizer)}, facts).expert_sum()
+    return not isinstance(size, str) and size < -SAME
 
 
 def _prediction(quantity: str, role: str, size: Size, *, first: int = 0, last: int | None = None) -> Prediction:
@@ -89,11 +103,15 @@ def _prediction(quantity: str, role: str, size: Size, *, first: int = 0, last: i
 
 @dataclass(frozen=True)
 class _Start:
-    """The sizes in the built-in GPT before training."""
+    """The sizes in a network before training."""
 
     choice: Parameterization
     rows: Mapping[str, Row]
     facts: PathFacts
+
+    @property
+    def network(self) -> Network:
+        return self.facts.network
 
     def symbol(self, name: str, power: float = 1.0) -> float:
         """Return the exponent of a ratio, to a power."""
@@ -103,7 +121,13 @@ class _Start:
         """Return the exponent of a factor of a role, e.g. its `lr`."""
         if role not in self.rows:
             return f"the table has no row for {role}"
+        if name == "init_std" and role in self.facts.zeros:
+            return ZERO
         return self.facts.exponent(self.rows[role].monomials()[name])
+
+    def weights(self, role: str) -> Size:
+        """Return the weights of a role. A tied readout applies the embedding's matrix."""
+        return self.factor("embedding" if role == "readout" and self.facts.tied_embeddings else role, "init_std")
 
     def forward(self, role: str) -> Size:
         """Return the forward multiplier on a role's output. That of the experts multiplies their sum instead."""
@@ -113,26 +137,28 @@ class _Start:
         """Return the exponent of the number of inputs of a map."""
         return self.symbol(fan_in_dim(role)) + (self.symbol("shared") if role == "shared_out" else 0.0)
 
-    def hidden(self, kind: str) -> Size:
-        """Return the input of the output matrix of an FFN: what the nonlinearity makes of its input."""
-        read = [f"{kind}_in", *([f"{kind}_gate"] if self.facts.gated else [])]
-        for size in map(self._map, read):
-            if isinstance(size, str):
-                return size
-            if abs(size) > SAME:
-                return NOT_HOMOGENEOUS
-        return 0.0
+    def feature(self, name: str) -> Size:
+        """Return what a map reads."""
+        if name in (STREAM, LAST):
+            return 0.0 if self.network.normed else self._embedded() if name == STREAM else self.stream()
+        return self._attended() if name == ATTENDED else self._hidden(name)
 
-    def attended(self) -> Size:
-        """Return the input of attn_out: an average of the values."""
-        logits = product(self._map("attn_q"), self._map("attn_k"))
-        if isinstance(logits, str):
-            return logits
-        return SATURATED if grows(logits) else self._map("attn_v")
+    def blocks_read_alike(self) -> bool:
+        """Return whether what every block of a stack reads has the size of what the first one reads."""
+        if self.network.normed or not self.network.stacked:
+            return True
+        return not isinstance(sum_of(PARTS, self._embedded(), self.stream()), str)
+
+    def output(self, each: Map) -> Size:
+        """Return what a map gives: W_0 x with the forward multiplier."""
+        if each.role == "readout":
+            return self._logits()
+        at = product(self.forward(each.role), self.factor(each.role, "init_std"), self.fan_in(each.role) / 2)
+        return product(at, self.feature(each.reads))
 
     def gates(self) -> Size:
         """Return the gate of an active expert."""
-        logits = self._map("router")
+        logits = self._of("router")
         if isinstance(logits, str):
             return logits
         if grows(logits) or self.facts.kappa_moves:
@@ -150,57 +176,52 @@ class _Start:
     def expert_sum(self) -> Size:
         """Return the gated sum of the experts. Tied experts are equal, so that their outputs add up in step."""
         count = self.symbol("active", 1.0 if self.choice.table.tied_experts else 0.5)
-        return product(self.factor("expert_out", "forward"), self.gates(), count, self._ffn_output("expert"))
+        return product(self.factor("expert_out", "forward"), self.gates(), count, self._of("expert_out"))
 
     def stream(self) -> Size:
         """Return the stream: the embedding, and as many random branches as there are blocks."""
-        ffns = (self.expert_sum() if kind == "expert" else self._ffn_output(kind) for kind in self.facts.ffns())
-        branches = (self._map("attn_out", self.attended()), *ffns)
+        branches = [self._branch(each) for each in self.network.into(STREAM)]
+        if not self.network.residual:
+            return sum_of(PARTS, *branches)
         blocks = self.symbol("depth", 0.5)
         return led_by(self._embedded(), *(product(blocks, branch) for branch in branches), why=BRANCHES_LEAD)
 
     def activations(self) -> Iterator[tuple[str, Size]]:
         """Yield role -> output."""
-        for role in LOOKUPS:
+        for role in self.network.lookups:
             yield role, self.factor(role, "init_std")
         yield "stream", self.stream()
-        for role in ATTENTION:
-            yield role, self._map(role)
-        yield "attn_out", self._map("attn_out", self.attended())
-        for kind in self.facts.ffns():
-            yield f"{kind}_in", self._map(f"{kind}_in")
-            yield f"{kind}_gate", self._map(f"{kind}_gate")
-            yield f"{kind}_out", self._ffn_output(kind)
-        if self.facts.moe:
-            yield "router", self._map("router")
+        for each in self.network.maps:
+            yield each.role, self.output(each)
+        if self.network.has("expert"):
             yield "gates", self.gates()
-            yield "moe", sum_of(PARTS, self.expert_sum(), self._ffn_output("shared") if self.facts.shared else ZERO)
-        if self.facts.dense:
-            yield "dense", self._ffn_output("dense")
+            shared = self._of("shared_out") if self.network.has("shared") else ZERO
+            yield "moe", sum_of(PARTS, self.expert_sum(), shared)
+        if self.network.has("dense"):
+            yield "dense", self._of("dense_out")
         yield "final_norm", 0.0
-        yield "readout", self._logits()
 
     def gradients(self) -> Iterator[tuple[str, Size]]:
         """Yield role -> gradient of the loss by the weight."""
         delta = self._by_stream()
-        read = dict(self._by_inputs(delta))
-        yield from read.items()
-        yield "attn_out", product(self.factor("attn_out", "forward"), delta, self.attended())
-        for kind in self.facts.ffns():
-            yield f"{kind}_out", product(self._by_ffn(kind, delta), self.hidden(kind))
-        # What the maps pass back to the normed stream. Random vectors of the active experts add up.
+        read = {each.role: self._by_output(each, delta) for each in self.network.maps if each.reads == STREAM}
+        # What the maps pass back to what they read. Random vectors of the active experts add up.
         several = self.symbol("active", 0.5)
-        passed = (
+        passed = [
             product(self._back(role, size), several if role.startswith("expert") else 0.0)
             for role, size in read.items()
-        )
-        yield "norm", sum_of(READERS, *passed)
-        yield "final_norm", product(delta, self.stream())
-        yield "embedding", TIED if self.facts.tied_embeddings else delta
-        yield "position", TIED if self.facts.tied_embeddings else delta
-        if not self.facts.tied_embeddings:
-            yield "readout", self.factor("readout", "forward")
-        yield "hidden_bias", BIASES
+        ]
+        for each in self.network.maps:
+            if each.role != "readout" or not self.facts.tied_embeddings:
+                by_output = read[each.role] if each.role in read else self._by_output(each, delta)
+                yield each.role, product(by_output, self.feature(each.reads))
+        if self.network.normed:
+            yield "norm", sum_of(READERS, *passed)
+            yield "final_norm", product(delta, self.stream())
+        first = delta if self.network.residual else sum_of(READERS, *passed)
+        for role in self.network.lookups:
+            yield role, TIED if self.facts.tied_embeddings else first
+        yield "hidden_bias", ZERO if delta == ZERO else BIASES
 
     def over_eps(self, role: str, gradient: Size) -> Size:
         """Return the gradient in units of Adam's eps."""
@@ -211,28 +232,51 @@ class _Start:
         return product(self.factor(role, "lr"), self.factor(role, "weight_decay"))
 
     def weight_change(self, role: str, gradient: Size, optimizer: Column) -> Size:
-        """Return W_1 - W_0. Adam's first step has the size of the LR, unless the gradient is an exact zero."""
+        """Return W_1 - W_0. Adam's first step has the size of the LR, unless the gradient is zero or below its eps."""
         lr = self.factor(role, "lr")
         if lr == ZERO:
             return ZERO
         if gradient == ZERO:
             return DECAYS if self.facts.decays else ZERO
-        return product(lr, gradient) if optimizer == "sgd" else lr
+        if optimizer == "sgd":
+            return product(lr, gradient)
+        if not self.network.large_eps:
+            return lr
+        share = self.over_eps(role, gradient)
+        return share if isinstance(share, str) else BELOW_EPS if share < -SAME else lr
 
-    def _map(self, role: str, x: Size = 0.0) -> Size:
-        """Return W_0 x with the forward multiplier."""
-        return product(self.forward(role), self.factor(role, "init_std"), self.fan_in(role) / 2, x)
+    def _of(self, role: str) -> Size:
+        """Return the output of the map of a role."""
+        return next(self.output(each) for each in self.network.maps if each.role == role)
 
-    def _ffn_output(self, kind: str) -> Size:
-        return self._map(f"{kind}_out", self.hidden(kind))
+    def _branch(self, each: Map) -> Size:
+        return self.expert_sum() if each.role == "expert_out" else self.output(each)
+
+    def _hidden(self, name: str) -> Size:
+        """Return the input of the output matrix of an FFN: what the nonlinearity makes of its input."""
+        for size in map(self.output, self.network.into(name)):
+            if isinstance(size, str):
+                return size
+            if abs(size) > SAME:
+                return NOT_HOMOGENEOUS
+        return 0.0
+
+    def _attended(self) -> Size:
+        """Return the input of attn_out: an average of the values."""
+        logits = product(*map(self.output, self.network.into(SCORES)))
+        if isinstance(logits, str):
+            return logits
+        return SATURATED if grows(logits) else self._of("attn_v")
 
     def _embedded(self) -> Size:
-        return sum_of(TWO_STARTS, self.factor("embedding", "init_std"), self.factor("position", "init_std"))
+        return sum_of(TWO_STARTS, *(self.factor(role, "init_std") for role in self.network.lookups))
+
+    def _readout(self) -> Size:
+        """Return the weights of the readout, with the multiplier."""
+        return product(self.forward("readout"), self.weights("readout"))
 
     def _logits(self) -> Size:
-        """Return the logits. A tied readout applies the embedding's matrix with a multiplier of its own."""
-        start = self.factor("embedding" if self.facts.tied_embeddings else "readout", "init_std")
-        return product(self.forward("readout"), start, self.symbol("width", 0.5))
+        return product(self._readout(), self.symbol("width", 0.5), self.feature(LAST))
 
     def _back(self, role: str, delta: Size) -> Size:
         """Return W_0^T delta, without the forward multiplier."""
@@ -240,37 +284,41 @@ class _Start:
         return product(self.factor(role, "init_std"), outputs, delta)
 
     def _by_stream(self) -> Size:
-        """Return the gradient by the stream: that by the logits through the readout, divided by the stream's size."""
-        logits = self._logits()
-        if grows(logits):
+        """Return the gradient by the stream: through the readout, and over the stream's size if that is normed."""
+        if grows(self._logits()):
             return LOGITS
-        return product(logits, -self.symbol("width", 0.5), power_of(self.stream(), -1))
+        delta = product(self._readout(), power_of(self.stream(), -1) if self.network.normed else 0.0)
+        return STACKED if self.network.stacked and not self.network.residual and delta != ZERO else delta
 
     def _by_ffn(self, kind: str, delta: Size) -> Size:
         """Return the gradient by the output of an FFN; of a single expert, for the routed ones."""
         passed = product(self.factor(f"{kind}_out", "forward"), delta)
         return product(passed, self.gates()) if kind == "expert" else passed
 
-    def _by_inputs(self, delta: Size) -> Iterator[tuple[str, Size]]:
-        """Yield role -> gradient, of the maps that read the normed stream. It is that by their output, as |x| is 1."""
-        value = self._back("attn_out", product(self.factor("attn_out", "forward"), delta))
-        yield "attn_v", value
-        yield "attn_q", product(value, self._map("attn_v"), self._map("attn_k"))
-        yield "attn_k", product(value, self._map("attn_v"), self._map("attn_q"))
-        for kind in self.facts.ffns():
-            hidden = product(self._back(f"{kind}_out", self._by_ffn(kind, delta)), power_of(self.hidden(kind), 0))
-            yield f"{kind}_in", hidden
-            if self.facts.gated:
-                yield f"{kind}_gate", hidden
-        if self.facts.moe:
-            yield "router", self._by_router(delta)
+    def _by_output(self, each: Map, delta: Size) -> Size:
+        """Return the gradient by what a map puts out before its forward multiplier, given that by the stream."""
+        if each.role == "attn_out":
+            return product(self.factor("attn_out", "forward"), delta)
+        if each.into == STREAM:
+            return self._by_ffn(each.role.removesuffix("_out"), delta)
+        if each.into in (VALUES, SCORES):
+            value = self._back("attn_out", product(self.factor("attn_out", "forward"), delta))
+            others = (other for other in self.network.into(SCORES) if other.role != each.role)
+            return value if each.into == VALUES else product(value, self._of("attn_v"), *map(self.output, others))
+        if each.into == GATES:
+            return self._by_router(delta)
+        if each.into == LOSS:
+            return self.factor("readout", "forward")
+        kind = each.into.removeprefix(hidden(""))
+        passed = self._back(f"{kind}_out", self._by_ffn(kind, delta))
+        return product(passed, power_of(self._hidden(each.into), 0))
 
     def _by_router(self, delta: Size) -> Size:
         """Return the gradient by the router's logits: the scalar product of an expert's output and delta."""
-        if self.choice.table.tied_experts:
+        if self.choice.table.tied_experts and delta != ZERO:
             return SINGLE_DRAW
         width = self.symbol("width", 0.5)
-        return product(self.forward("router"), self._by_ffn("expert", delta), self._ffn_output("expert"), width)
+        return product(self.forward("router"), self._by_ffn("expert", delta), self._of("expert_out"), width)
 
 
 @dataclass(frozen=True)
@@ -281,38 +329,50 @@ class _Update:
     changes: Mapping[str, Size]
 
     def effective(self) -> Iterator[tuple[str, Size]]:
-        """Yield role -> (W_1 - W_0) x, of every map. Nothing is derived if its input changes by a growing part."""
-        moves = grows(self._of_stream())
-        for role in self.changes:
-            if role not in NO_MAPS:
-                yield role, INPUT_MOVES if moves else self._learned(role)
+        """Yield role -> (W_1 - W_0) x_1 of every map. Nothing is derived if its input changes by a growing part."""
+        for each in self._trained():
+            yield each.role, INPUT_MOVES if self._moves(each) else self._learned(each)
+
+    def of_first_inputs(self) -> Iterator[tuple[str, Size]]:
+        """Yield role -> (W_1 - W_0) x_0 of every map, where it is measured: in a network without norms."""
+        if not self.start.network.normed:
+            yield from ((each.role, self._learned(each)) for each in self._trained())
 
     def expert_sum(self) -> Size:
         """Return what the updates of the experts' output matrices add to the gated sum: equal signs add up."""
-        return INPUT_MOVES if grows(self._of_stream()) else self._of_sum()
+        (each,) = (each for each in self._trained() if each.role == "expert_out")
+        return INPUT_MOVES if self._moves(each) else self._of_sum()
 
-    def _learned(self, role: str) -> Size:
-        facts, start = self.start.facts, self.start
-        if facts.kappa_moves and (role == "router" or role.startswith("expert")):
+    def _trained(self) -> Iterator[Map]:
+        yield from (each for each in self.start.network.maps if each.role in self.changes)
+
+    def _moves(self, each: Map) -> bool:
+        """Return whether what a map reads changes by a growing part of its size."""
+        start = self.start
+        whole = start.network.residual or start.network.stacked or each.reads == LAST
+        return grows(self._of_stream() if whole else product(self._of_lookups(), power_of(start.feature(STREAM), -1)))
+
+    def _learned(self, each: Map) -> Size:
+        if self.start.facts.kappa_moves and (each.role == "router" or each.role.startswith("expert")):
             return SPARSE
-        x: Size = 0.0
-        if role == "attn_out":
-            x = start.attended()
-        elif role.endswith("_out"):
-            x = start.hidden(role.removesuffix("_out"))
-        return product(start.forward(role), self.changes[role], start.fan_in(role), x)
+        learned = product(self.start.forward(each.role), self.changes[each.role], self.start.fan_in(each.role))
+        return product(learned, self.start.feature(each.reads))
 
     def _of_sum(self) -> Size:
         start = self.start
-        each = product(start.factor("expert_out", "forward"), start.gates(), self._learned("expert_out"))
-        return product(start.symbol("active"), each)
+        (each,) = (each for each in self._trained() if each.role == "expert_out")
+        return product(
+            *(start.symbol("active"), start.factor("expert_out", "forward"), start.gates(), self._learned(each))
+        )
+
+    def _of_lookups(self) -> Size:
+        return largest(*(self.changes[role] for role in self.start.network.lookups))
 
     def _of_stream(self) -> Size:
         """Return by how much of its size the stream changes at least, or why this is not known."""
-        branches = [self._learned("attn_out")]
-        branches += [
-            self._of_sum() if kind == "expert" else self._learned(f"{kind}_out") for kind in self.start.facts.ffns()
-        ]
-        depth = self.start.symbol("depth")
-        change = largest(*(self.changes[role] for role in LOOKUPS), *(product(depth, branch) for branch in branches))
-        return product(change, power_of(self.start.stream(), -1))
+        start, into = self.start, self.start.network.into(STREAM)
+        branches = [self._of_sum() if each.role == "expert_out" else self._learned(each) for each in into]
+        if start.network.residual:
+            depth = start.symbol("depth")
+            branches = [self._of_lookups(), *(product(depth, branch) for branch in branches)]
+        return product(largest(*branches), power_of(start.stream(), -1))

@@ -77,7 +77,7 @@ def check_info(report: CheckReport, axis: AxisReport) -> CheckInfo:
     """Return what the figure of an axis of a report shows."""
     order = {(judged.role, judged.quantity): index for index, judged in enumerate(axis.judged)}
     fits = sorted(
-        (fit for fit in axis.fits if fit.layer is None),
+        (fit for fit in axis.shown if fit.layer is None),
         key=lambda fit: (order[fit.role, fit.quantity], fit.step),
     )
     panels = []

@@ -12,7 +12,7 @@ Letters: K seeds, T tokens, I in, O out, D width, E experts, H hidden features.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.coordinates.measure import Observation
+from hpxfer.coordinates.optimizer import gradients_over_eps
 from hpxfer.model.flat import Weights
 from hpxfer.model.gpt.layout import FORWARD_ROLES
-from hpxfer.scaling.claims.gpt import OF_A_CHANGE
 from hpxfer.train.log import PROBE_SEED
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Stack, Trial
@@ -38,30 +38,29 @@ PARTS = ("stream", "gates", "moe", "dense", "final_norm")
 OUTSIDE = ("final_norm", "readout")
 LOGIT_BIAS = "router_logit_bias"
 PROBE_TOKENS = 64
+# Exactly zero before the first update.
+OF_A_CHANGE = ("change", "effective", "propagating", "aggregate effective", "aggregate propagating", "weight change")
 
 Part = tuple[str, int | None]  # the name of a part, and its block; None outside the blocks
 Values = dict[str, Tensor]  # quantity -> [K, ...]
 
 
-def observe(
-    trials: Sequence[Trial], *, scale: float, steps: int, weight_changes: Collection[str] = ()
-) -> Iterator[Observation]:
-    """Yield the sizes in the trials of one shape, one trial per seed, before training and after each update.
-
-    `weight_changes` names the roles of which W_t - W_0 is measured too.
-    """
+def observe(trials: Sequence[Trial], *, scale: float, steps: int) -> Iterator[Observation]:
+    """Yield the sizes in the trials of one shape, one trial per seed, before training and after each update."""
     state = TrainState(Stack(trials=tuple(trials)), torch.device("cpu"))
     probe = _Probe(state)
     for step in range(steps + 1):
         output, grads = state.forward_backward(step)
         sizes = [*probe.sizes(), *_by_role(state, grads, "gradient")]
         if step:
-            sizes += _by_role(state, probe.weight_changes(weight_changes), "weight change")
+            sizes += _by_role(state, probe.weight_changes(), "weight change")
         for (role, layer), quantity, rms_K in sizes:
             if step == 0 and quantity in OF_A_CHANGE:
                 continue
             values = tuple(rms_K.tolist())
-            yield Observation(quantity=quantity, role=role, layer=layer, step=step, scale=scale, values=values)
+            seen = Observation(quantity=quantity, role=role, layer=layer, step=step, scale=scale, values=values)
+            yield seen
+            yield from gradients_over_eps((seen,), trials[0])
         if step < steps:
             state.update(output, grads)
 
@@ -102,12 +101,11 @@ class _Probe:
         return out
 
     @torch.no_grad()
-    def weight_changes(self, roles: Collection[str]) -> Weights:
-        """Return W_t - W_0 of every tensor of these roles."""
+    def weight_changes(self) -> Weights:
+        """Return W_t - W_0 of every tensor."""
         return {
             name: tuple(now - start for now, start in zip(copies, self._start[name], strict=True))
             for name, copies in self._state.weights.items()
-            if self._state.roles[name] in roles
         }
 
     @torch.no_grad()

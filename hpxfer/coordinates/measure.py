@@ -319,15 +319,12 @@ def slope_without_zeros(
 def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal") -> Verdict:
     """Return the verdict on a slope, as the docstring of the module defines it."""
     low, high = predicted - tolerance, predicted + tolerance
-    if bound == "at most":
-        return "ok" if slope.high <= high else "miss" if slope.low > high else "unclear"
-    if bound == "at least":
-        return "ok" if slope.low >= low else "miss" if slope.high < low else "unclear"
-    if slope.low > high or slope.high < low:
+    if (slope.low > high and bound != "at least") or (slope.high < low and bound != "at most"):
         return "miss"
     if abs(slope.value - predicted) <= tolerance and (slope.high - slope.low) / 2 <= tolerance:
         return "ok"
-    return "unclear"
+    beyond = (bound == "at most" and slope.high <= high) or (bound == "at least" and slope.low >= low)
+    return "ok" if beyond else "unclear"
 
 
 def over_layers(observations: Iterable[Observation]) -> list[Observation]:

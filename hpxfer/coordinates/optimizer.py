@@ -14,21 +14,22 @@ from dataclasses import replace
 import torch
 
 from hpxfer.coordinates.measure import Observation
-from hpxfer.coordinates.optimizer_rules import DECAY
+from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.parameters import ParameterSpec
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.train.optimizer import StackOptimizer
 from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.trial import Trial
 
 
-def gradients_over_eps(gradients: Iterable[Observation], trial: Trial) -> Iterator[Observation]:
-    """Yield the observed gradients of a shape in units of the eps of their role; nothing without an eps."""
+def gradients_over_eps(observations: Iterable[Observation], trial: Trial) -> Iterator[Observation]:
+    """Yield the gradients among the observations in units of the eps of their role; nothing without an eps."""
     if "eps" not in OPTIMIZERS.get(trial.setting.optimizer).hps:
         return
     roles = trial.resolved()
-    for seen in gradients:
+    for seen in observations:
+        if seen.quantity != "gradient" or seen.role == "router_bias":  # a rule moves that, or plain SGD
+            continue
         values = tuple(value / roles[seen.role].eps for value in seen.values)
         yield replace(seen, quantity=GRADIENT_OVER_EPS, values=values)
 

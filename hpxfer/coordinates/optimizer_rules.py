@@ -8,20 +8,18 @@ the weights average (2601.20205, Table 1). By its convention or its source, a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
 from hpxfer.coordinates.measure import Bound, Prediction
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import ZERO
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS, eps_by_convention
-from hpxfer.scaling.claims.gpt import BIASES
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import SYMBOLS, WIDTHS
-from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.roles import HIDDEN, ROLES
 from hpxfer.scaling.table import Column, Row
 
 DECAY = "decay"
+GRADIENT_OVER_EPS = "gradient / eps"
 BELOW_EPS = "sqrt(v) < eps"
 KEEPS_STEP = "eps scales as the gradient"
 TAKES_AS_MUCH = "LR times weight decay stays"
@@ -30,6 +28,9 @@ NO_DECAY = "the table has no weight decay here"
 NOT_TOO_LARGE = "a random part of the gradient fades beside what training aligns; eps follows one of them"
 SPARSE = "the share of active experts changes, and with it how much an expert learns from each batch"
 TIED = "the embedding and the readout are one tensor, whose gradient has two parts"
+BIASES = "the gradients of the biases of experts and of attention scale differently"
+ONE_EPS = "the convention eps=global asks for one factor for all roles"
+BASE_EPS = "the convention eps=hidden keeps the base's eps outside hidden matrices"
 NO_SOURCE = "the table's eps does not follow the gradients of FFNs as their number and size change"
 # They change the fan-in of an FFN's output matrix, and with it the two parts of the gradient of what feeds it.
 RATIOS = ("expert_ratio", "dense_ratio")
@@ -39,35 +40,18 @@ OUTPUT_LIKE = ("router", "readout")
 COUNTS = tuple(name for name in SYMBOLS if name not in WIDTHS)
 
 
-def eps_as_gradients(
-    choice: Parameterization, gradients: Iterable[Prediction], rule: Iterable[Prediction]
+def eps_rule(
+    choice: Parameterization, facts: PathFacts, *, first: int = 0, faint: bool = False
 ) -> Iterator[Prediction]:
-    """Yield for each claim on a gradient that its eps scales alike.
+    """Yield for each role how large its gradient is beside its eps under a good table, from the step `first` on.
 
-    Where the router's gradient has no power law, `rule` may still have a bound. Otherwise the reason stays. No source
-    speaks of the gradients of biases, so that they follow `rule`.
+    Where all gradients start `faint`, they may be as small beside it as a fluctuation.
     """
-    by_role = {each.role: each for each in rule}
-    bounds = {"router": by_role["router"]} if by_role["router"].bound != "equal" else {}
-    yield by_role["hidden_bias"]
-    for each in gradients:
-        if each.quantity == "gradient":
-            held = replace(each, quantity=GRADIENT_OVER_EPS)
-            if why := _eps_by_convention(choice, each.role):
-                yield replace(held, exponent=None, source=why, zero=False)
-            elif each.exponent is not None:
-                yield replace(held, exponent=0.0, source=KEEPS_STEP)
-            else:
-                yield held if each.zero else bounds.get(each.role, held)
-
-
-def eps_rule(choice: Parameterization, facts: PathFacts, *, first: int = 0) -> Iterator[Prediction]:
-    """Yield for each role how large its gradient is beside its eps under a good table, from the step `first` on."""
     for role in ROLES:
         bound: Bound = "equal"
-        power, why = 0.0, _eps_by_convention(choice, role) or _not_known(role, choice, facts)
-        faint = ("width", *RATIOS, "shared") if role == "router" else RATIOS if role in UP else ()
-        if any(facts.symbols[name] for name in faint):
+        power, why = 0.0, eps_by_convention(choice, role) or _not_known(role, choice, facts)
+        two_parts = ("width", *RATIOS, "shared") if role == "router" else RATIOS if role in UP else ()
+        if faint or any(facts.symbols[name] for name in two_parts):
             power, bound = -0.5, "at least"
         yield Prediction(
             quantity=GRADIENT_OVER_EPS,
@@ -117,8 +101,12 @@ def _share(choice: Parameterization, row: Row, optimizer: Column, facts: PathFac
     return min(legal, key=lambda power: abs(power - lr - decay)), why
 
 
-def _eps_by_convention(choice: Parameterization, role: str) -> str | None:
-    return eps_by_convention(dict(choice.conventions), role)
+def eps_by_convention(choice: Parameterization, role: str) -> str | None:
+    """Return why the eps of a role does not follow its gradient: a convention asks for another one. None: it does."""
+    asked = dict(choice.conventions).get("eps")
+    if asked == "global":
+        return ONE_EPS
+    return BASE_EPS if asked == "hidden" and role not in HIDDEN else None
 
 
 def _keeps_number(choice: Parameterization) -> bool:

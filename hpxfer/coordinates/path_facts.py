@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpxfer.coordinates.predict import SAME, exponent_of
+import numpy as np
+
+from hpxfer.coordinates.networks import Network
 from hpxfer.coordinates.sizes import ZERO
 from hpxfer.scaling.coverage import sums_to_one_over
 from hpxfer.scaling.evaluate import ratios
 from hpxfer.scaling.monomial import Monomial
 from hpxfer.scaling.shape import Shape
+
+SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +25,11 @@ class PathFacts:
     symbols: Mapping[str, float]
     """Ratio of a monomial, `attention_width`, or `shared`, the number of shared experts -> its exponent."""
     kappa_moves: bool  # the share of active experts changes
-    moe: bool
-    dense: bool
-    shared: bool
-    gated: bool  # the FFNs are SwiGLU
+    network: Network
     gate_sums_over: str | None  # what the gates sum to one over: `active`, `all`, None or `unknown`
     tied_embeddings: bool
     decays: bool  # the weight decay is not 0
+    zeros: tuple[str, ...] = ()  # roles that HPs start at zero
 
     def exponent(self, monomial: Monomial) -> float:
         """Return the exponent of a monomial along the path; that of an exact zero is -inf."""
@@ -40,21 +42,17 @@ class PathFacts:
         """Whether the number of experts or the size of FFNs changes beside the width."""
         return any(self.symbols[name] for name in ("experts", "active", "expert_ratio", "dense_ratio", "shared"))
 
-    def ffns(self) -> Iterator[str]:
-        """Yield the kinds of FFN that the model has."""
-        there = {"expert": self.moe, "shared": self.shared, "dense": self.dense}
-        yield from (kind for kind, is_there in there.items() if is_there)
-
 
 def path_facts(
     base: Shape,
     path: Sequence[Shape],
     scales: Sequence[float],
     *,
+    network: Network,
     gate: str,
-    gated: bool,
-    tied_embeddings: bool,
-    decays: bool,
+    tied_embeddings: bool = False,
+    decays: bool = False,
+    zeros: tuple[str, ...] = (),
 ) -> PathFacts:
     """Return the facts of a path of shapes at `scales`."""
     at = [ratios(base, shape) for shape in path]
@@ -66,11 +64,15 @@ def path_facts(
     return PathFacts(
         symbols=symbols,
         kappa_moves=max(kappa) > (1 + SAME) * min(kappa),
-        moe=path[0].num_experts > 0,
-        dense=path[0].dense_width > 0,
-        shared=path[0].num_shared > 0,
+        network=network,
         gate_sums_over=sums_to_one_over(gate),
-        gated=gated,
         tied_embeddings=tied_embeddings,
         decays=decays,
+        zeros=zeros,
     )
+
+
+def exponent_of(sizes: Sequence[float], scales: Sequence[float]) -> float:
+    """Return the slope of log size on log scale, by least squares as the measured slope is."""
+    slope = np.polyfit(np.log(scales), np.log(sizes), 1)[0]
+    return round(float(slope), 9) + 0.0  # no -0

@@ -1,9 +1,8 @@
 """What a check found: one row per quantity and role, judged over all steps, two answers, and what was not tested.
 
-The first answer is whether the model follows what is predicted: by the table's source, or by the table's own rows. The
-second is whether features keep their size, whatever is predicted. A table of hpxfer passes by the first, as its source
-derives it; a table that a user registered must pass both. In the family mlp there is a third: whether losses approach
-the limit that the table claims. A table that surely misses it does not pass.
+The first answer is whether the model follows what the table's own rows imply. The second is whether features and their
+changes keep their size, whatever the rows say. A table passes by both. In the family mlp there is a third: whether
+losses approach the limit that the table claims. A table that surely misses it does not pass.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from typing import Any
 
 from hpxfer.coordinates.limit_answer import LimitAnswer
 from hpxfer.coordinates.measure import ByScale, Fit, Verdict, as_data, as_text, without
-from hpxfer.coordinates.optimizer_rules import DECAY, NOT_TOO_LARGE
+from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, NOT_TOO_LARGE
 from hpxfer.coordinates.own.numbers import FIRST_STEP, WEIGHT
-from hpxfer.coordinates.stability import MAXIMAL, NO_BLOW_UP, SLOW_WITH_SGD
+from hpxfer.coordinates.stability import NO_BLOW_UP, SLOW
 from hpxfer.host import aligned, json_ready
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
 from hpxfer.scaling.roles import ROLES
@@ -41,18 +39,13 @@ LOOKUPS = ("embedding", "position")
 ONE_SIDED = {
     NOT_TOO_LARGE: "such an eps does little, and the gradient has two parts",
     NO_BLOW_UP: "a good table may start logits, gates and branches small",
+    SLOW: "under SGD, or beside a large eps, a small first gradient alone makes learning start slowly",
 }
-SLOW = "under SGD a small first gradient alone makes learning start slowly"
 SILENT = "nothing is predicted"
 NOISY = "the slope is too noisy to tell; give more --seeds"
 ABSENT = "the model of this check has no such tensor"
 BALANCING = "the balancing rule moves it, and not the optimizer"
 SCHEDULE = "betas, and the factors of batch and duration: no shape shows them"
-# The family mlp has no more than inputs, a router, experts and a readout.
-MLP = (
-    SCHEDULE,
-    "roles of a transformer that mlp lacks: positions, attention, gains, biases, shared experts and dense FFNs",
-)
 
 
 def not_tested(
@@ -96,8 +89,6 @@ def _of_row(row: Row, optimizer: Column, found: Mapping[tuple[str, str], list[Fi
         if judged:
             if all(fit.source in ONE_SIDED for fit in judged):
                 yield f"too small {what}", ONE_SIDED[judged[0].source or ""]
-            elif factor == "lr" and optimizer == "sgd" and row.role in SLOW_WITH_SGD and judged[0].source == MAXIMAL:
-                yield f"too small {what}", SLOW
         elif any(fit.verdict == "unclear" for fit in seen):
             yield what, NOISY
         else:
@@ -177,7 +168,6 @@ class AxisReport:
     warnings: tuple[str, ...]  # what the table's source does not cover
     fits: tuple[Fit, ...]  # of every layer and step, compared with what is predicted
     stability: tuple[Fit, ...] = ()  # the same sizes, compared with those of a good table
-    must_be_stable: bool = False  # the table passes only if features keep their size
     not_tested: tuple[str, ...] = ()  # what this axis is silent on, one sentence each
     measures: tuple[ByScale, ...] = ()  # numbers that are shown at every scale, and of which nothing is predicted
     limit: LimitAnswer | None = None  # whether losses approach the limit of the table, in the family mlp
@@ -192,6 +182,21 @@ class AxisReport:
         """The verdict on each feature and change: does it keep its size?"""
         return _judge_all(self.stability)
 
+    @cached_property
+    def shown(self) -> tuple[Fit, ...]:
+        """The slopes as table and figures show them: beside what the rows imply, else beside what keeps its size."""
+        good = {(fit.quantity, fit.role, fit.step): fit for fit in self.stability}
+        silent = (fit.layer is None and fit.verdict == "no prediction" for fit in self.fits)
+        return tuple(
+            good.get((fit.quantity, fit.role, fit.step), fit) if is_silent else fit
+            for fit, is_silent in zip(self.fits, silent, strict=True)
+        )
+
+    @cached_property
+    def judged_shown(self) -> tuple[Judged, ...]:
+        """The verdict on each quantity as the table shows it."""
+        return _judge_all(self.shown)
+
     def count(self, verdict: Verdict) -> int:
         """Return how many quantities have this verdict on what is predicted."""
         return _count(self.judged, verdict)
@@ -202,23 +207,23 @@ class AxisReport:
         return _passes(self.judged)
 
     @property
-    def stable(self) -> bool | None:
-        """Whether features and their changes keep their size; None if that was not measured."""
-        return _passes(self.judged_stability) if self.stability else None
+    def stable(self) -> bool:
+        """Whether features and their changes keep their size."""
+        return _passes(self.judged_stability)
 
     @property
     def passed(self) -> bool:
         """Whether the table passes along this axis."""
         misses_limit = self.limit is not None and self.limit.missed
-        return self.follows and (not self.must_be_stable or bool(self.stable)) and not misses_limit
+        return self.follows and self.stable and not misses_limit
 
     @property
     def answer(self) -> str:
         """In a word whether the table passes. It has FAILED only if something missed."""
         if self.passed:
             return "passed"
-        unstable = self.must_be_stable and _count(self.judged_stability, "miss") > 0
-        if self.count("miss") or unstable or (self.limit is not None and self.limit.missed):
+        misses = self.count("miss") + _count(self.judged_stability, "miss")
+        if misses or (self.limit is not None and self.limit.missed):
             return "FAILED"
         if not self.count("ok") and not self.count("unclear"):
             return "nothing is predicted, so nothing was checked"
@@ -308,8 +313,8 @@ def _axis_text(report: AxisReport) -> str:
     scales = ", ".join(f"{scale:g}" for scale in report.scales)
     out = [f"{report.axis}: {report.scale_name} {scales}  ({report.shapes[0]} to {report.shapes[-1]})"]
     out += [f"warning: {warning}" for warning in report.warnings]
-    out += aligned([HEAD, *map(_row, report.judged)])
-    reasons = _reasons(report.judged)
+    out += aligned([HEAD, *map(_row, report.judged_shown)])
+    reasons = _reasons(report.judged_shown)
     if reasons:
         out += ["no prediction, because", *(f"  {roles}: {why}" for why, roles in reasons)]
     if measures := as_text(report.measures, report.scale_name):
@@ -349,15 +354,12 @@ def _reasons(judged: Iterable[Judged]) -> list[tuple[str, str]]:
 
 
 def _answers(axis: AxisReport) -> list[str]:
-    """Return one line per question along an axis, and for a registered table the answer that both give."""
+    """Return one line per question along an axis, and the answer that they give together."""
     counts = ", ".join(f"{axis.count(verdict)} {verdict}" for verdict in WORST_FIRST if axis.count(verdict))
-    others = [f"{axis.axis}: features keep their size: {_stability(axis)}"] if axis.stability else []
-    if axis.limit is not None:
-        others.append(f"{axis.axis}: {axis.limit.sentence}")
-    if not axis.must_be_stable:
-        return [f"{axis.axis}: {axis.answer} ({counts})", *others]
     follows = "yes" if axis.follows else "NO" if axis.count("miss") else "not shown"
-    return [f"{axis.axis}: the model follows the table: {follows} ({counts})", *others, f"{axis.axis}: {axis.answer}"]
+    lines = [f"the model follows the table: {follows} ({counts})", f"features keep their size: {_stability(axis)}"]
+    limit = [] if axis.limit is None else [axis.limit.sentence]
+    return [f"{axis.axis}: {line}" for line in (*lines, *limit, axis.answer)]
 
 
 def _stability(axis: AxisReport) -> str:

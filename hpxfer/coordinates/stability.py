@@ -7,44 +7,76 @@ size, every matrix changes what it puts out by an amount that keeps its size, an
     summed     size ~ depth^-1: what each block adds to the stream by what it has learned, so that their sum is flat
     at most    logits, gates and random branches may start small and vanish; they may not grow
 
-Outputs are allowed to vanish because a stable router or readout starts from logits that do.
+Outputs are allowed to vanish because a stable router or readout starts from logits that do. A table names what is
+learned otherwise by its source's account (`Table.by_design`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from hpxfer.coordinates.derive import fades
 from hpxfer.coordinates.measure import Bound, Prediction
-from hpxfer.coordinates.optimizer_rules import SPARSE
+from hpxfer.coordinates.optimizer_rules import BIASES, SPARSE, TIED, decay_rule, eps_rule
 from hpxfer.coordinates.path_facts import PathFacts
-from hpxfer.scaling.claims.gpt import BIASES
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.table import Column
 
 MAXIMAL = "features and their changes keep their size"
+SLOW = "what is learned at first may be as small as the first gradients"
 NO_BLOW_UP = "logits, gates and random branches do not grow"
 SHARES = "routed and shared experts divide the update between them as their shares change"
 
 READ = ("embedding", "position", "stream")
+ROLE_OF = {"attn_gate": "attn_q", "shared_router": "router", "router_logit_bias": "hidden_bias"}  # of parts
 # Roles that multiply one feature each, or add to it: what they learn is the change of their weights.
 VECTORS = ("norm", "final_norm", "hidden_bias", "router_logit_bias")
 INSIDE = ("attn_q", "attn_k", "attn_v", "attn_gate")
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
 OUTPUTS = ("router", "shared_router", "readout")
 BRANCHES = ("attn_out", "moe", "dense")
-# Under SGD the first updates of these are as small as the first gradients, which start at a fluctuation width^-1/2.
+# Under SGD the first updates of these are as small as the first gradients, which start at a fluctuation width^-1/2. So
+# are those of a router beside a large eps.
 SLOW_WITH_SGD = ("router", "shared_router", "expert_in", "expert_gate", "expert_out")
 # Quantities that need experts to learn from a fixed share of the tokens.
 SPARSE_ROLES = ("router", "gates", "expert_in", "expert_gate", "expert_out")
 
 
-def stability(facts: PathFacts, optimizer: Column, *, zero_readout: bool) -> tuple[Prediction, ...]:
-    """Return the exponents that a good table has along a path. Behind a zero readout nothing moves in one update."""
-    return tuple(_of(facts, optimizer, 2 if zero_readout else 1))
+def good_table(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tuple[Prediction, ...]:
+    """Return what a good table does along a path: to features and their changes, to eps and to weight decay."""
+    starts = {row.role: row.init_std for row in choice.rows(optimizer)}
+    # Behind a zero readout no gradient reaches the other roles before the first update.
+    late = int("readout" in facts.zeros or starts.get("readout") == ZERO)
+    features = stability(facts, optimizer, late=late)
+    features = tuple(_as_designed(features, choice, facts))
+    # Where the experts' random sum is all that a readout reads, and vanishes, so do the first gradients of all roles.
+    faint = not facts.network.residual and fades(choice, optimizer, facts)
+    if faint:
+        features = tuple(replace(each, bound="at most", source=SLOW) if each.first else each for each in features)
+    return (*features, *eps_rule(choice, facts, first=late, faint=faint), *decay_rule(choice, optimizer, facts))
+
+
+def _as_designed(features: Iterable[Prediction], choice: Parameterization, facts: PathFacts) -> Iterator[Prediction]:
+    """Yield the predictions, with the size that the table's source gives to what is learned."""
+    exceptions = choice.table.by_design(dict(choice.conventions))
+    for held in features:
+        role = ROLE_OF.get(held.role, held.role)
+        of = [each for each in exceptions if role in (each.changed if held.quantity == "change" else each.learned)]
+        power = sum(facts.exponent(each.size) for each in of)
+        if power and held.quantity != "activation" and held.exponent is not None:
+            held = replace(held, exponent=held.exponent + power, source=of[0].source)
+        yield held
+
+
+def stability(facts: PathFacts, optimizer: Column, *, late: int = 0) -> tuple[Prediction, ...]:
+    """Return the exponents that features have under a good table. What is learned is measured `late` updates later."""
+    return tuple(_of(facts, optimizer, 1 + late))
 
 
 def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]:
-    depth = facts.symbols["depth"]
+    depth, normed = facts.symbols["depth"], facts.network.normed
     for role in (*READ, *INSIDE, *UP):
         yield _flat("activation", role)
         yield _flat("change", role, first=moved)
@@ -54,7 +86,7 @@ def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]
         slow = optimizer == "sgd" and role == "hidden_bias" and facts.layout_moves
         yield replace(held, exponent=None, source=BIASES) if slow else held
     for role in (*INSIDE, *UP, *OUTPUTS):
-        yield _learned(facts, optimizer, "effective", role, 0.0, 1 if role == "readout" else moved)
+        yield _learned(facts, optimizer, "effective", role, 0.0, 1 if role == "readout" and normed else moved)
     for role in ("attn_out", "dense_out"):
         yield _learned(facts, optimizer, "effective", role, -depth, moved)
     yield _learned(facts, optimizer, "aggregate effective", "expert_out", -depth, moved)
@@ -84,11 +116,14 @@ def _learned(facts: PathFacts, optimizer: Column, quantity: str, role: str, expo
         why = SPARSE
     if abs(facts.symbols["shared"]) > 0 and role in ("expert_out", "shared_out"):
         why = SHARES
+    if facts.tied_embeddings and role == "readout" and facts.symbols["width"]:
+        why = TIED
+    slow = role in SLOW_WITH_SGD if optimizer == "sgd" else role == "router" and facts.network.large_eps
     return Prediction(
         quantity=quantity,
         role=role,
         exponent=None if why else exponent + 0.0,
-        source=why or MAXIMAL,
+        source=why or (SLOW if slow else MAXIMAL),
         first=first,
-        bound="at most" if optimizer == "sgd" and role in SLOW_WITH_SGD else "equal",
+        bound="at most" if slow else "equal",
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.roles import ROLES, fan_in_dim
@@ -219,11 +218,6 @@ class Parameterization:
         except HpxferError as error:
             raise HpxferError(f"parameterization {self.name}: {error}") from None
         return tuple(map(_trained, rows)) if trained_bias else rows
-
-    def claims(self, optimizer: Column) -> tuple[Claim, ...]:
-        """Return what the table claims of the built-in GPT; nothing, if it brings no claims."""
-        claims = self.table.claims
-        return () if claims is None else tuple(claims(dict(self.conventions), optimizer))
 
 
 def parameterization(name: str, conventions: Conventions | None = None) -> Parameterization:

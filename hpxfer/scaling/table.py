@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.scaling.claims import BlockClaims, Claim
 from hpxfer.scaling.monomial import ONE, SYMBOLS, Monomial
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import DIMENSIONS, Shape
@@ -20,8 +19,6 @@ AXES = (
     *("dense_ratio", "batch", "duration"),
 )
 Conventions = Mapping[str, float | str]
-# What a source claims of the built-in GPT under conventions and an optimizer; an empty tuple claims nothing.
-Claims = Callable[[Conventions, Column], Iterable[Claim]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +76,16 @@ class Convention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ByDesign:
+    """What is larger by `size` than where all features learn maximally, by the account of a source."""
+
+    size: Monomial
+    learned: tuple[str, ...] = ()  # roles: what training adds to them
+    changed: tuple[str, ...] = ()  # lookups, features and branches, e.g. `stream`, `attn_q` or `moe`: their change
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """A named parameterization. `rows[optimizer](conventions)` is a pure function that returns its rows."""
 
@@ -97,10 +104,8 @@ class Table:
     eps_by_layout: bool = True  # eps follows the gradients of FFNs as the number and the size of experts change
     tied_experts: bool = False  # all experts of a layer start from the same draw
     doc: str
-    # What the source claims of how features scale in the built-in GPT and in the MLP blocks. `hpxfer check` compares
-    # tables of the package with it. It holds a registered table to what follows from its rows.
-    claims: Claims | None = None
-    block_claims: BlockClaims | None = None
+    # Everything else that is learned should keep its size.
+    by_design: Callable[[Conventions], tuple[ByDesign, ...]] = lambda conventions: ()
     # The table of MSSP, Table B.1, whose limit training approaches under SGD. `hpxfer check` compares losses with it,
     # so that a table whose rows or draws were changed is found.
     limit: str | None = None

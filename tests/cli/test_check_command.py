@@ -29,7 +29,7 @@ def test_a_pass_is_exit_code_0_and_a_table_or_one_object(capsys: Capsys) -> None
     assert code == 0
     assert out.startswith("completep (arXiv 2505.01618), adam, gpt: sizes after up to 1 updates, 2 seeds")
     assert "attn_out" in out
-    assert "depth: passed (" in out
+    assert "depth: passed" in out
     data = json.loads(run(capsys, *asked, "--json")[1])
     assert {line["layer"] for line in data["axes"][0]["lines"]} == {None, 0, 1, 2, 3}
     assert data["files"] == []
@@ -38,7 +38,7 @@ def test_a_pass_is_exit_code_0_and_a_table_or_one_object(capsys: Capsys) -> None
 def test_a_miss_is_exit_code_1_and_files_say_why(capsys: Capsys, tmp_path: Path) -> None:
     asked = ("--parameterization", "sp", "--axis", "dense_ratio", "--output", tmp_path / "out")
     code, out, _ = run(capsys, *asked, *QUICK)
-    assert (code, "dense_ratio: FAILED (" in out) == (1, True)
+    assert (code, "dense_ratio: FAILED" in out) == (1, True)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"check.txt", "check.json", "check-dense_ratio.png", "check-dense_ratio.svg"}
     assert (tmp_path / "out" / "check.txt").read_text() in out + "\n"
@@ -120,14 +120,14 @@ def test_a_module_that_passes_is_a_table_and_exit_code_0(capsys: Capsys) -> None
     assert (code, err) == (0, "")
     assert out.startswith("mup (arXiv 2203.03466), adam, shop.model:build: sizes after up to 2 updates, 2 seeds")
     assert "width: width 32, 64, 128, 256" in out
-    assert "width: passed (" in out
+    assert "width: passed" in out
     assert "no proof that the HPs transfer" in out
 
 
 def test_a_wiring_of_ones_own_that_is_wrong_is_exit_code_1_and_files_say_why(capsys: Capsys, folder: Path) -> None:
     (folder / "shop" / "model.py").write_text(SOURCE + OWN_OPTIMIZER)
     code, out, _ = check_module(capsys, "--recipe", "recipe.yaml", "--output", "out", "--seeds", "2", "--steps", "2")
-    assert (code, "width: FAILED (" in out) == (1, True)
+    assert (code, "width: FAILED" in out) == (1, True)
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {"check.txt", "check.json", "check-width.png", "check-width.svg"}
     data = json.loads((folder / "out" / "check.json").read_text())

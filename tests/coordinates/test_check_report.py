@@ -36,7 +36,7 @@ PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "check"
 
 def report(*fits: Fit) -> CheckReport:
     scales = {"axis": "width", "scale_name": "width", "scales": (32.0, 64.0), "shapes": ("w32", "w64")}
-    axis = AxisReport(**scales, warnings=("careful",), fits=fits)  # type: ignore[arg-type]
+    axis = AxisReport(**scales, warnings=("careful",), fits=fits, stability=fits)  # type: ignore[arg-type]
     asked = {"parameterization": "mup", "source": "a paper", "optimizer": "adam", "architecture": "gpt"}
     return CheckReport(**asked, steps=2, seeds=3, tolerance=0.15, axes=(axis,))  # type: ignore[arg-type]
 
@@ -88,7 +88,15 @@ def test_the_table_says_it_all() -> None:
     assert rows["moe"] == "moe change 1 diverged +0.00 miss 1 nan"
     assert "warning: careful" in text
     assert "stream change: two parts" in text
-    assert text.endswith("width: FAILED (2 miss, 1 ok, 1 no prediction, 1 zero)")
+    assert "width: the model follows the table: NO (2 miss, 1 ok, 1 no prediction, 1 zero)" in text
+    assert text.endswith("width: FAILED")
+
+
+def test_both_answers_must_be_yes() -> None:
+    (axis,) = report(FIT).axes
+    unstable = replace(axis, stability=(MISS,))
+    assert (unstable.follows, unstable.stable, unstable.passed) == (True, False, False)
+    assert unstable.answer == replace(axis, fits=(MISS,)).answer == "FAILED"
 
 
 def test_the_data_is_json_and_numbers_that_are_none_are_null() -> None:

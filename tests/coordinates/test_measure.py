@@ -13,6 +13,7 @@ from hpxfer.coordinates.measure import (
     Kind,
     Observation,
     Prediction,
+    Slope,
     as_data,
     as_text,
     by_scale,
@@ -129,6 +130,18 @@ def test_the_rule_of_a_verdict() -> None:
     assert judge(wide, 0.0, 0.15) == "unclear"  # not shown to be near
     assert judge(wide, 0.3, 0.15) == "unclear"  # nor to be far
     assert judge(wide, 0.36, 0.15) == "miss"
+
+
+def test_a_bound_allows_more_than_an_equality() -> None:
+    def on(low: float, high: float) -> list[str]:
+        slope = Slope(value=(low + high) / 2, low=low, high=high)
+        return [judge(slope, 0.0, 0.15, bound) for bound in ("equal", "at most", "at least")]
+
+    assert on(-0.1, 0.16) == ["ok", "ok", "ok"]  # near is within both bounds
+    assert on(-0.6, -0.4) == ["miss", "ok", "miss"]
+    assert on(0.4, 0.6) == ["miss", "miss", "ok"]
+    assert on(-0.6, 0.1) == ["unclear", "ok", "unclear"]
+    assert on(-0.6, 0.2) == ["unclear", "unclear", "unclear"]
 
 
 def test_a_miss_of_one_seed_is_unclear_and_that_of_two_is_a_miss() -> None:

@@ -63,7 +63,7 @@ def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
 
 def test_nothing_has_changed_before_the_first_update_or_where_nothing_learns(setting: Setting) -> None:
     found = measured(setting)
-    sizes = {"activation", "aggregate init", "gradient"}
+    sizes = {"activation", "aggregate init", "gradient", "gradient / eps"}
     assert {quantity for _, quantity, _, step in found if step == 0} == sizes
     assert all(value > 0 for values in found.values() for value in values)
     frozen = measured(setting, hps=only())

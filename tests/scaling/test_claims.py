@@ -1,27 +1,31 @@
-"""What is claimed of the built-in GPT: said of roles and quantities that exist, and in step with the tables' rows."""
+"""What papers claim, as data: the rows of every table imply it, in the GPT and in the block of the papers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+import block_claims
 import pytest
+from gpt_claims import STABLE, claims_of
+from paper_claims import predict
 
-from hpxfer.scaling.claims import Claim
+from hpxfer.coordinates.cases import mlp_path, own_axes, own_case
+from hpxfer.coordinates.derive import derive
+from hpxfer.coordinates.measure import Observation, Prediction
+from hpxfer.coordinates.mlp import NAMES, Options
+from hpxfer.coordinates.networks import gpt_network, mlp_network
+from hpxfer.coordinates.path_facts import path_facts
+from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
-from hpxfer.scaling.monomial import ONE, ZERO, depth, experts, width
-from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-SHIPPED: list[tuple[str, Column]] = [
-    (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
+COLUMNS: list[tuple[str, Column]] = [
+    (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows if table.name != "sp"
 ]
-QUANTITIES = {
-    *("activation", "change", "effective", "propagating", "gradient", "weight change"),
-    *("aggregate init", "aggregate effective", "aggregate propagating"),
-}
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=8, dense_width=64)
 WIDE = {"width": 64, "expert_width": 64, "dense_width": 128}
 MORE = {"num_experts": 8, "num_active": 4}
@@ -35,54 +39,79 @@ MOVES: dict[str, dict[str, int]] = {
     "II": {**WIDE, **MORE, "expert_width": 32},
     "III": {**WIDE, **MORE},
 }
-PARTS = {"stream", "gates", "moe", "dense", "attn_gate"}
 
 
-def of(found: Sequence[Claim], role: str, quantity: str) -> Claim:
-    """Return the claim that counts after some steps."""
-    return next(claim for claim in found if (claim.role, claim.quantity, claim.last) == (role, quantity, None))
+def variants(name: str, without: Sequence[str] = ()) -> Iterator[Parameterization]:
+    """Yield a table under its default conventions, and under every other value of a single one."""
+    yield parameterization(name)
+    for key, convention in parameterization(name).table.conventions.items():
+        for value in convention.values():
+            if value != convention.default and key not in without:
+                with suppress(HpxferError):  # it excludes the default of another convention
+                    yield parameterization(name, {key: value})
 
 
-def start(found: Sequence[Claim], role: str) -> Claim:
-    return next(claim for claim in found if (claim.role, claim.quantity, claim.last) == (role, "activation", 0))
+def same(derived: Iterable[Prediction], claimed: Sequence[Prediction], where: str) -> int:
+    """Assert that every exponent that both give is the same, and return how many these are."""
+    compared = 0
+    for own in derived:
+        seen = Observation(quantity=own.quantity, role=own.role, layer=None, step=own.first, scale=1.0, values=(1.0,))
+        theirs = next((each for each in claimed if each.is_about(seen)), None)
+        if theirs is None or any(each.exponent is None and not each.zero for each in (theirs, own)):
+            continue
+        at = f"{where}: {own.role} {own.quantity} at step {own.first}, {theirs.source}"
+        assert own.zero == theirs.zero, at
+        assert own.exponent == pytest.approx(theirs.exponent, abs=1e-6), at
+        compared += 1
+    return compared
 
 
-def choice(name: str, **conventions: float | str) -> Parameterization:
-    return parameterization(name, conventions)
+@pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
+def test_rows_imply_what_papers_claim_of_the_gpt(name: str, optimizer: Column) -> None:
+    for choice in variants(name):
+        compared = 0
+        dense = not any(row.role == "router" for row in choice.rows(optimizer))
+        for axis in own_axes(choice, optimizer):
+            case = own_case(choice, optimizer, axis, None, dense=dense)
+            base, model, points = case.spec.base_shape, case.spec.model, case.axis.points
+            path, scales = [point.shape for point in points], [point.scale for point in points]
+            network = gpt_network(path[-1], gated=False)
+            facts = path_facts(
+                base, path, scales, network=network, gate=model.gate, tied_embeddings=model.tied_embeddings
+            )
+            claimed = predict(claims_of(choice, optimizer), scales, [ratios(base, shape) for shape in path])
+            compared += same(derive(choice, optimizer, facts), claimed, f"{choice.label()} {axis}")
+        assert compared >= 20, choice.label()
 
 
-def test_every_shipped_table_has_claims() -> None:
-    assert len({name for name, _ in SHIPPED}) >= 13
-    assert all(choice(name).claims(optimizer) for name, optimizer in SHIPPED)
-
-
-@pytest.mark.parametrize(("name", "optimizer"), SHIPPED)
-def test_claims_speak_of_what_is_measured(name: str, optimizer: Column) -> None:
-    for claim in choice(name).claims(optimizer):
-        assert claim.role in ROLES.keys() | PARTS
-        assert claim.quantity in QUANTITIES
-        assert claim.source
-        assert not claim.still or claim.otherwise, f"{claim} does not say why"
-
-
-def test_nothing_is_claimed_of_a_table_without_claims() -> None:
-    with PARAMETERIZATIONS.registered(replace(PARAMETERIZATIONS.get("sp"), name="my-own", claims=None)):
-        assert choice("my-own").claims("adam") == ()
-
-
-# Tables whose eps goes by the size of gradients, by their sources' own account.
-BY_GRADIENT = [
-    *("completep", "completep-moe", "mup-i", "mup-ii", "mup-iii", "mssp-i", "mssp-ii", "mssp-iii"),
-    *("mup", "mup-moe", "complete-mue"),
-]
+@pytest.mark.parametrize("gate", ["sigmoid", "normalized_softmax"])
+@pytest.mark.parametrize("matrices", [1, 2])
+@pytest.mark.parametrize(("name", "optimizer"), [each for each in COLUMNS if each[0] in block_claims.TABLES])
+def test_rows_imply_what_papers_claim_of_their_block(name: str, optimizer: Column, matrices: int, gate: str) -> None:
+    options = Options(expert_matrices=matrices, gate=gate)  # type: ignore[arg-type]
+    path = mlp_path(f"regime-{(parameterization(name).table.regime or 'I').lower()}", None)
+    network = mlp_network(matrices=matrices, residual=False, depth=1)
+    facts = path_facts(path[0], path, [float(shape.width) for shape in path], network=network, gate=gate)
+    compared = 0
+    for choice in variants(name, without=("eps", "router_eps_exponent")):  # claims are those under the paper's eps
+        claimed = block_claims.predictions(choice, optimizer, path, block_claims.block_of(options))
+        derived = []
+        for each in derive(choice, optimizer, facts):
+            quantity, role = NAMES.get((each.quantity, each.role), (each.quantity, each.role))
+            derived.append(replace(each, quantity=quantity, role=role))
+        found = same(derived, claimed, choice.label())
+        assert found >= 5 or not claimed, choice.label()
+        compared += found
+    has_claims = (matrices == 2 and gate == "sigmoid") or (matrices == 1 and block_claims.TABLES[name].one_matrix)
+    assert bool(compared) == bool(has_claims)
 
 
 @pytest.mark.parametrize("readout", ["forward", "init_lr"])
-@pytest.mark.parametrize("name", BY_GRADIENT)
-def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
+@pytest.mark.parametrize("name", [name for name in STABLE if "adam" in PARAMETERIZATIONS.get(name).rows])
+def test_eps_scales_as_the_gradients_that_are_claimed(name: str, readout: str) -> None:
     """Adam is faithful if eps scales as the gradient does (MSSP mu-3): along the table's own axes, where claimed."""
-    found, table = choice(name, readout=readout), PARAMETERIZATIONS.get(name)
-    of_role = {claimed.role: claimed for claimed in found.claims("adam") if claimed.quantity == "gradient"}
+    found, table = parameterization(name, {"readout": readout}), PARAMETERIZATIONS.get(name)
+    of_role = {claimed.role: claimed for claimed in claims_of(found, "adam") if claimed.quantity == "gradient"}
     along = [table.regime] if table.regime else [axis for axis in MOVES if table.covers(axis, "adam")]
     compared = 0
     for target in (replace(BASE, **MOVES[axis]) for axis in (*along, "depth") if axis in MOVES):
@@ -96,64 +125,3 @@ def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
             assert claim.size(at) == pytest.approx(row.eps(at)), f"{row.role} at {target.label()}"
             compared += 1
     assert compared >= 15
-
-
-def test_the_exceptions_of_the_regimes() -> None:
-    """MSSP Tables B.1 and 3.5: what the fixes are for."""
-    two, three = (choice(f"mup-{regime}").claims("adam") for regime in ("ii", "iii"))
-    fixed_two, fixed_three = (choice(f"mssp-{regime}").claims("adam") for regime in ("ii", "iii"))
-    init = {name: of(found, "expert_out", "aggregate init").size for name, found in (("ii", two), ("iii", three))}
-    assert init == {"ii": depth**-1 * experts**-0.5, "iii": depth**-1 * experts**-0.5}
-    for found in (fixed_two, fixed_three):
-        for part in ("init", "effective", "propagating"):
-            claim = of(found, "expert_out", f"aggregate {part}")
-            assert (claim.size, claim.still) == (depth**-1, ())
-    for quantity in ("activation", "propagating"):
-        assert of(fixed_two, "expert_out", quantity).size == experts**0.5
-        assert of(fixed_three, "expert_out", quantity).size == ONE
-    assert of(fixed_two, "expert_out", "effective").size == ONE
-
-
-@pytest.mark.parametrize(
-    ("name", "conventions", "size"),
-    [
-        ("completep-moe", {}, width**-0.5),
-        ("completep-moe", {"router_init_exponent": 0.5}, ONE),
-        ("completep-moe", {"router_init_exponent": "inf"}, ZERO),
-        ("mup-moe", {}, width**-0.5),
-        ("mup-moe", {"router_init": "zero"}, ZERO),
-        ("mup-i", {}, width**-0.5),
-        ("mssp-i", {}, ZERO),
-        ("mssp-iii", {}, ONE),
-        ("complete-mue", {}, ONE),
-    ],
-)
-def test_how_routers_start(name: str, conventions: dict[str, float | str], size: object) -> None:
-    found = choice(name, **conventions).claims("adam")
-    assert start(found, "router").size == size
-    propagating = of(found, "router", "propagating")
-    assert propagating.size == (ZERO if size == ZERO else ONE)
-    assert propagating.still == (("width",) if size == width**-0.5 else ())
-
-
-def test_how_readouts_start() -> None:
-    plain = choice("mssp-ii").claims("adam")
-    zero = choice("mssp-ii", readout_init="zero").claims("adam")
-    tied = choice("completep-moe", embeddings="tied").claims("adam")
-    assert start(plain, "readout").size == width**-0.5
-    assert start(zero, "readout").size == ZERO
-    assert of(zero, "readout", "propagating").size == ZERO
-    assert not [claim for claim in tied if (claim.role, claim.quantity) == ("readout", "activation")]
-
-
-def test_depth_alpha_moves_branches_and_what_is_learned_in_them() -> None:
-    half = choice("completep", depth_alpha=0.5).claims("adam")
-    assert of(half, "attn_out", "activation").size == depth**-0.5
-    assert of(half, "attn_q", "effective").size == depth**-0.5
-    assert of(half, "attn_out", "effective").size == depth**-1
-
-
-def test_the_control_is_held_to_flat_coordinates() -> None:
-    found = choice("sp").claims("adam")
-    assert {claim.size for claim in found} == {ONE}
-    assert all("must miss" in claim.source for claim in found)

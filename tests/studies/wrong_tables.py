@@ -1,8 +1,8 @@
 """Wrong tables that `hpxfer check` should find: `python tests/studies/wrong_tables.py`.
 
 A wrong table differs from one of hpxfer in a single factor, or in one kind of factor of several roles. Each is checked
-twice, as a user would meet it: as a table of the user's own, by its rows and by what a good table does; and held to the
-claims of the table that it should be. The correct tables go through the same two checks, which must find nothing.
+twice: by its own rows and by what a good table does, as a user would meet it; and held to the table that it should be.
+The correct tables go through the same two checks, which must find nothing.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def passes(table: Table, optimizer: Column, axis: str, wrong: Wrong | None, rout
     register_parameterization(replace(table, name="wrong-table", rows={optimizer: column}))
     try:
         choice = parameterization("wrong-table")
-        claims = parameterization(table.name).claims(optimizer) if route == "held" else None
-        return checking.check(choice, axes=[axis], optimizer=optimizer, claims=claims, seeds=seeds).passed
+        held_to = table.name if route == "held" else None
+        return checking.check(choice, axes=[axis], optimizer=optimizer, held_to=held_to, seeds=seeds).passed
     finally:
         PARAMETERIZATIONS.remove("wrong-table")
 

@@ -94,7 +94,8 @@ def wrong_wirings() -> Iterator[Wiring]:
 
 def missed(report: CheckReport) -> set[str]:
     """Return the roles that miss."""
-    return {judged.role for judged in report.axes[0].judged if judged.verdict == "miss"}
+    (axis,) = report.axes
+    return {judged.role for judged in (*axis.judged, *axis.judged_stability) if judged.verdict == "miss"}
 
 
 def main() -> None:

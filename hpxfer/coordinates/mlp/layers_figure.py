@@ -59,7 +59,7 @@ class LayersInfo:
 def layers_info(report: CheckReport, axis: AxisReport) -> LayersInfo:
     """Return what the figure of an axis shows."""
     steps = shown_steps(report.steps)
-    fits = [fit for fit in axis.fits if fit.layer is None]
+    fits = [fit for fit in axis.shown if fit.layer is None]
     changes = tuple(_panel(name, fits, role, change, steps) for name, (role, change, _) in LAYERS.items())
     sizes = tuple(_panel(name, fits, role, size, (0, *steps)) for name, (role, _, size) in LAYERS.items())
     return LayersInfo(

@@ -53,9 +53,7 @@ def of_trials(
             for quantity, role, layer, values in measured(moment, state.roles)
         ]
         yield from sizes
-        # Plain SGD, or a rule, moves a router bias.
-        gradients = (seen for seen in sizes if seen.quantity == "gradient" and seen.role != "router_bias")
-        yield from gradients_over_eps(gradients, trials[0])
+        yield from gradients_over_eps(sizes, trials[0])
         yield from (_observation(moment, scale, *found) for found in measures.of(moment))
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import BaseInit, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import UNIT, Shape
@@ -40,16 +39,6 @@ class Options:
     num_active: int | None = None  # top-k; None: that of the shape
     inputs: int = 32  # features of a sample
     samples: int = 4
-
-    @property
-    def block(self) -> Block:
-        """Return the options as far as claims depend on them."""
-        return Block(
-            experts="two" if self.expert_matrices == 2 else "one",
-            gate="sigmoid" if self.gate == "sigmoid" else "softmax",
-            activation=self.activation,
-            has_bias=self.router_bias != "none",
-        )
 
 
 def options_of(

@@ -81,9 +81,9 @@ class PapersInfo:
 def papers_info(report: CheckReport, axis: AxisReport) -> PapersInfo:
     """Return what the figure of an axis shows."""
     colors = scale_colors(axis.scales)
-    whole = [fit for fit in axis.fits if fit.layer is None]
+    whole = [fit for fit in axis.shown if fit.layer is None]
     last_block = max((fit.layer for fit in axis.fits if fit.layer is not None), default=None)
-    last = [fit for fit in axis.fits if fit.layer == last_block]
+    last = [fit for fit in axis.shown if fit.layer == last_block]
     measures = [found for found in axis.measures if found.layer is None]
     rows = (
         (

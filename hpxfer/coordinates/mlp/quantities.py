@@ -21,6 +21,16 @@ from hpxfer.coordinates.mlp.passes import (
     total,
 )
 
+# What predictions are about, by quantity and role -> its name here.
+NAMES = {
+    ("aggregate init", "expert_out"): ("h3: A1", "expert_out"),
+    ("aggregate effective", "expert_out"): ("h3: A3", "expert_out"),
+    ("activation", "moe"): ("h3", "expert_out"),
+    ("change", "moe"): ("h3: change", "expert_out"),
+    ("activation", "gates"): ("gate", "router"),
+    ("change", "gates"): ("gate: change", "router"),
+}
+
 # Quantity, role, block (None outside the blocks), values [K, ...].
 Measured = tuple[str, str, int | None, Tensor]
 

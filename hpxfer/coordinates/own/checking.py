@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from hpxfer.coordinates.answers import Path, answers
 from hpxfer.coordinates.cases import require_size
-from hpxfer.coordinates.expected import Expected
-from hpxfer.coordinates.measure import TOLERANCE, Observation, everywhere, fit, over_layers
+from hpxfer.coordinates.measure import TOLERANCE, Observation
+from hpxfer.coordinates.networks import gpt_network
 from hpxfer.coordinates.own.load import OwnModule, calling, require_finite, require_loss, require_module
 from hpxfer.coordinates.own.numbers import moving, of_recipe
 from hpxfer.coordinates.own.observe import Found, Training, observe, reseed, seeded
 from hpxfer.coordinates.own.path import OwnPath, given_path, grown_path
 from hpxfer.coordinates.own.probe import Probe
 from hpxfer.coordinates.own.wiring import Built, optimizer_of, role_conflicts, wired
-from hpxfer.coordinates.path_facts import PathFacts, path_facts
-from hpxfer.coordinates.report import AxisReport, CheckReport, not_tested
+from hpxfer.coordinates.path_facts import path_facts
+from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe, Resolved, declared, left_to_multiply, unattached
-from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.shape import Shape
 
 STEPS = 5
@@ -160,51 +160,38 @@ class _Check:
         return self._report(path, built, observations)
 
     def _report(self, path: OwnPath, built: Sequence[Built], observations: Sequence[Observation]) -> AxisReport:
-        choice, column = self.recipe.parameterization, self.recipe.column
         roles = tuple(dict.fromkeys(role for item in built[0].tensors for role in item.roles))
-        gated = any(role.endswith("_gate") for role in roles)
-        expected = Expected(choice=choice, optimizer=column)
-        facts = self._facts(path, built[0].tied, gated)
-        base = self.recipe.base_shape
-        predictions = (
-            *expected.predictions(base, path.shapes, path.scales, facts),
-            *of_recipe([each.rows for each in built], path.scales),
-        )
-        whole = [*(seen for seen in observations if seen.layer is None), *over_layers(observations)]
-        fits = fit([*whole, *everywhere(observations, len(path.scales))], predictions, self.tolerance)
-        good = expected.stability(whole, facts, self.tolerance)
-        model = ModelFacts(gate=self.recipe.file.model.gate, tied_embeddings=built[0].tied)
-        judged = good if expected.is_registered else fits
-        return AxisReport(
-            axis=path.axis,
-            scale_name=path.axis,
-            scales=path.scales,
-            shapes=tuple(shape.label() for shape in path.shapes),
-            warnings=(
-                *coverage_warnings(choice, base, path.shapes[-1], model, column),
-                *self.notes.warnings,
-                *self._large_batch(path),
-            ),
-            fits=fits,
-            stability=good,
-            must_be_stable=expected.is_registered,
-            not_tested=(
-                *self._not_possible(),
-                *not_tested(choice, column, judged, roles, facts.gate_sums_over),
-                NO_PROOF,
-            ),
-        )
-
-    def _facts(self, path: OwnPath, tied: bool, gated: bool) -> PathFacts:
-        return path_facts(
+        gate = self.recipe.file.model.gate
+        network = gpt_network(path.shapes[-1], gated=any(role.endswith("_gate") for role in roles))
+        facts = path_facts(
             self.recipe.base_shape,
             path.shapes,
             path.scales,
-            gate=self.recipe.file.model.gate,
-            gated=gated,
-            tied_embeddings=tied,
+            network=network,
+            gate=gate,
+            tied_embeddings=built[0].tied,
             decays=self.recipe.hps.weight_decay != 0,
         )
+        along = Path(
+            choice=self.recipe.parameterization,
+            optimizer=self.recipe.column,
+            axis=path.axis,
+            scale_name=path.axis,
+            scales=path.scales,
+            base=self.recipe.base_shape,
+            shapes=path.shapes,
+            facts=facts,
+            gate=gate,
+            roles=roles,
+        )
+        found = answers(
+            along,
+            observations,
+            more=tuple(of_recipe([each.rows for each in built], path.scales)),
+            tolerance=self.tolerance,
+            notes=(*self.notes.warnings, *self._large_batch(path)),
+        )
+        return replace(found, not_tested=(*self._not_possible(), *found.not_tested, NO_PROOF))
 
     def _large_batch(self, path: OwnPath) -> Iterator[str]:
         """Warn of a batch beside which the smallest model is small: an update then aligns with no single row."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpxfer.coordinates.measure import Prediction
-from hpxfer.coordinates.predict import exponent_of
+from hpxfer.coordinates.path_facts import exponent_of
 from hpxfer.recipe import AT
 from hpxfer.scaling.numbers import JOIN, TensorNumbers
 from hpxfer.scaling.roles import ROLES

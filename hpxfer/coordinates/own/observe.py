@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpxfer.coordinates.optimizer_rules import DECAY
+from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS
 from hpxfer.coordinates.own.numbers import DRAWN, FIRST_STEP, WEIGHT
 from hpxfer.coordinates.own.parts import Held
 from hpxfer.coordinates.own.probe import Key, Probe, Sizes
 from hpxfer.coordinates.stability import VECTORS
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.table import Column
 

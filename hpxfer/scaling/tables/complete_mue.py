@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpxfer.scaling.claims.gpt import LAYOUT, RATIOS, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
     EPS,
@@ -20,7 +19,7 @@ from hpxfer.scaling.conventions import (
     with_readout,
     with_weight_decay,
 )
-from hpxfer.scaling.monomial import ZERO, active, active_width, batch, dense_ratio, depth, duration, expert_ratio, width
+from hpxfer.scaling.monomial import ZERO, active, active_width, batch, dense_ratio, depth, duration, width
 from hpxfer.scaling.table import Conventions, Row, Table
 
 TABLE_2 = "2605.23893 Table 2, eps as CompleteP"
@@ -81,25 +80,6 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
     return with_eps(rows, conventions, SINGLE_EPS * SCHEDULE**-1)
 
 
-NO_SOURCE = "the source's one eps says nothing of how the gradients of experts scale"
-START = expert_ratio**0.5 * active_width**0.5
-CLAIMS = Stable(
-    source="2605.23893 Table 2",
-    start=START,
-    update=expert_ratio,
-    sum_start=active**0.5 * active_width**-1 * START,
-    sum_update=active * active_width**-1 * expert_ratio,
-    sum_moved=active**0.5 * active_width**-1 * START,
-    still=RATIOS,
-    sum_still=("active", *RATIOS),
-    gradients_still={
-        **of_experts(("width", *LAYOUT), LAYOUT, LAYOUT),
-        **dict.fromkeys(("dense_in", "dense_gate", "dense_out", "shared_in", "shared_gate", "shared_out"), LAYOUT),
-    },
-    otherwise=NO_SOURCE,
-    shared=True,
-)
-
 COMPLETE_MUE = Table(
     name="complete-mue",
     source="arXiv 2605.23893",
@@ -120,5 +100,4 @@ COMPLETE_MUE = Table(
     constant_decay=True,
     eps_by_layout=False,
     doc="Complete-muE: tune on a dense FFN, transfer to any layout of experts, and along batch and duration.",
-    claims=stable(CLAIMS),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hpxfer.scaling.claims.gpt import Stable, stable
 from hpxfer.scaling.conventions import (
     DEPTH_LR,
     EMBEDDINGS,
@@ -14,7 +13,7 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, depth, width
-from hpxfer.scaling.table import Convention, Conventions, Row, Table
+from hpxfer.scaling.table import ByDesign, Convention, Conventions, Row, Table
 
 TABLE_1 = "2505.01618 Table 1"
 
@@ -23,6 +22,13 @@ DEPTH_ALPHA = Convention(
     legal=("between", 0.5, 1.0),
     doc="residual branches get depth^-alpha, the LR inside them depth^(alpha-1); 1 is CompleteP",
 )
+LAZY = "2505.01618, lazy learning below alpha = 1"
+# Matrices that read the stream.
+INSIDE = (
+    *("attn_q", "attn_k", "attn_v", "dense_in", "dense_gate", "router", "expert_in", "expert_gate"),
+    *("shared_in", "shared_gate"),
+)
+VECTORS = ("norm", "hidden_bias")
 CONVENTIONS = {
     "depth_alpha": DEPTH_ALPHA,
     "depth_lr": DEPTH_LR,
@@ -57,6 +63,16 @@ def dense_rows(conventions: Conventions) -> tuple[Row, ...]:
     )
 
 
+def lazy_blocks(conventions: Conventions) -> tuple[ByDesign, ...]:
+    """Return how blocks learn below alpha = 1: less inside, and branches move by the change of what they read."""
+    roles = INSIDE if conventions["depth_lr"] == "matrices" else (*INSIDE, *VECTORS)
+    inner = depth ** (float(conventions["depth_alpha"]) - 1)
+    return (
+        ByDesign(size=inner, learned=roles, source=LAZY),
+        ByDesign(size=inner**-1, changed=("attn_out", "moe", "dense"), source=LAZY),
+    )
+
+
 def with_conventions(rows: tuple[Row, ...], conventions: Conventions) -> tuple[Row, ...]:
     """Return the rows under CompleteP's conventions. A global eps is the eps of the hidden matrices."""
     rows = with_readout(rows, conventions, "adam", forward=width**-1, written="forward")
@@ -71,6 +87,6 @@ COMPLETEP = Table(
     fixed={"dense_ratio": "the source keeps the FFN's ratio to the width"},
     rows={"adam": lambda conventions: with_conventions(dense_rows(conventions), conventions)},
     conventions=CONVENTIONS,
+    by_design=lazy_blocks,
     doc="CompleteP for dense transformers: width and depth. The FFN keeps its ratio to the width.",
-    claims=stable(Stable(source=TABLE_1)),
 )

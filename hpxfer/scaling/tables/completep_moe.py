@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-
-from hpxfer.scaling.claims import BlockClaims, Claim, block_mssp, block_width
-from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
-from hpxfer.scaling.monomial import ONE, ZERO, active, depth, expert_ratio, experts, width
-from hpxfer.scaling.table import Column, Convention, Conventions, Row, Table
-from hpxfer.scaling.tables.completep import CONVENTIONS, dense_rows, with_conventions
+from hpxfer.scaling.monomial import ZERO, active, depth, expert_ratio, experts, width
+from hpxfer.scaling.table import Convention, Conventions, Row, Table
+from hpxfer.scaling.tables.completep import CONVENTIONS, dense_rows, lazy_blocks, with_conventions
 
 TABLE_1 = "2601.20205 Table 1"
 FIG_11 = "2601.20205 Fig. 11 (ablation: init by fan-in)"
@@ -66,30 +61,6 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
     return with_conventions(rows, conventions)
 
 
-CLAIMS = Stable(
-    source=TABLE_1,
-    logits=SMALL,
-    start=expert_ratio**-0.5,  # the source's choice: fan-in breaks the collapse of loss curves (Fig. 11)
-    sum_start=active**-0.5 * expert_ratio**-0.5,
-    still=("expert_ratio",),
-    sum_still=("active", "expert_ratio"),
-    gradients=of_experts(active**-1, width**-1 * experts**-1 * expert_ratio**-1, width**-1 * experts**-1),
-    gradients_still=of_experts(("width", "expert_ratio"), (), ()),
-)
-# By fan-in the random part of the output keeps its size, and so does what it sends back to the matrix before it.
-OF_FAN_IN = replace(
-    CLAIMS,
-    source=FIG_11,
-    start=ONE,
-    sum_start=active**-0.5,
-    gradients_still=of_experts(("width", "expert_ratio"), ("expert_ratio",), ()),
-)
-
-
-def _claims(conventions: Conventions, optimizer: Column) -> Iterable[Claim]:
-    return stable(OF_FAN_IN if conventions["expert_out_init"] == "fan_in" else CLAIMS)(conventions, optimizer)
-
-
 COMPLETEP_MOE = Table(
     name="completep-moe",
     source="arXiv 2601.20205",
@@ -98,7 +69,6 @@ COMPLETEP_MOE = Table(
     rows={"adam": _rows},
     conventions={**CONVENTIONS, "router_init_exponent": ROUTER_INIT_EXPONENT, "expert_out_init": EXPERT_OUT_INIT},
     route_scale=active,  # the source's gate is a sigmoid; a gate that sums to one needs no average
+    by_design=lazy_blocks,
     doc="CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
-    claims=_claims,
-    block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", eps=block_mssp.EPS["I"]),
 )

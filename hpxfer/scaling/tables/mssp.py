@@ -11,9 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hpxfer.scaling.claims import BlockClaims, block_mssp, block_width
-from hpxfer.scaling.claims.block_mssp import EPS as EPS_OF
-from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
     EPS,
@@ -136,8 +133,6 @@ def _table(regime: Regime, *, mssp: bool) -> Table:
         route_scale=active,  # "no explicit factor for softmax gates"; sigmoid gates have 1/active
         tied_experts=mssp and regime == "III",
         doc=f"Regime {regime}, {grows}; {what}.",
-        claims=stable(MSSP_CLAIMS[regime] if mssp else MUP_CLAIMS[regime]),
-        block_claims=MSSP_BLOCK[regime] if mssp else MUP_BLOCK[regime],
         limit=f"{'mssp' if mssp else 'mup'}-{regime.lower()}",
     )
 
@@ -146,47 +141,6 @@ REGIME_AXES: dict[Regime, tuple[tuple[str, ...], str]] = {
     "I": (("width", "expert_width"), "width and expert width grow together"),
     "II": (("width", "experts", "active"), "width and experts grow together, expert width fixed"),
     "III": (("width", "expert_width", "experts", "active"), "width, expert width and experts grow together"),
-}
-
-# What the source claims. The gradients (Q.4) are those of GRADIENT, which the rows use as eps.
-SECTION_3 = "MSSP 3, Tables B.1 and B.2"
-GRADIENTS = {regime: of_experts(*sizes) for regime, sizes in GRADIENT.items()}
-ROUTER_STILL = of_experts(("width",), (), ())
-_I = Stable(source=SECTION_3, logits=SMALL, gradients=GRADIENTS["I"], gradients_still=ROUTER_STILL)
-_III = Stable(source=SECTION_3, gradients=GRADIENTS["III"], gradients_still=ROUTER_STILL)
-MUP_CLAIMS = {
-    "I": _I,
-    "II": Stable(
-        source=SECTION_3,
-        sum_start=experts**-0.5,
-        sum_moved=experts**-0.5,
-        gradients=GRADIENTS["II"],
-        gradients_still=of_experts(("width",), ("width",), ()),
-        faint=("expert_in", "expert_gate"),  # W3_0 W4_0 is the largest of the four parts of df/dh2 (MSSP I.6.1)
-    ),
-    "III": replace(_III, sum_start=experts**-0.5, sum_still=("width",)),
-}
-MSSP_CLAIMS = {
-    "I": replace(_I, logits=ZERO),
-    "II": Stable(source=SECTION_3, start=experts**0.5, gradients=GRADIENTS["II"]),
-    "III": _III,
-}
-MUP_BLOCK = {
-    "I": BlockClaims(
-        rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze", eps=EPS_OF["I"]
-    ),
-    "II": BlockClaims(rows=block_mssp.MUP_II, source="MSSP J.3.2, Q.4", sgd_only=True, eps=EPS_OF["II"]),
-    "III": BlockClaims(rows=block_mssp.MUP_III, source="MSSP J.4.3, Q.4", sgd_only=True, eps=EPS_OF["III"]),
-}
-# Regime I has no signal-propagation table: its sizes are the desiderata, its gradients the eps of Table B.1.
-MSSP_BLOCK = {
-    "I": BlockClaims(
-        rows=block_width.MSSP_I, source="MSSP I.3, Table B.1", readout="zero", one_draw=True, eps=EPS_OF["I"]
-    ),
-    "II": BlockClaims(rows=block_mssp.MSSP_II, source="MSSP J.3.4, Q.4", readout="zero", eps=EPS_OF["II"]),
-    "III": BlockClaims(
-        rows=block_mssp.MSSP_III, source="MSSP J.4.5, Q.4", readout="zero", one_draw=True, eps=EPS_OF["III"]
-    ),
 }
 
 MUP_I, MUP_II, MUP_III = (_table(regime, mssp=False) for regime in REGIME_AXES)

@@ -9,8 +9,6 @@ The source does not cover a growing number of experts.
 
 from __future__ import annotations
 
-from hpxfer.scaling.claims import BlockClaims, block_mssp, block_width
-from hpxfer.scaling.claims.gpt import RATIOS, SMALL, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
     EPS,
@@ -82,14 +80,6 @@ def _rows(conventions: Conventions, optimizer: Column) -> tuple[Row, ...]:
     return with_eps(with_weight_decay(rows, conventions), conventions, ONE)
 
 
-CLAIMS = Stable(
-    source=TABLE_3,
-    logits=SMALL,
-    still=RATIOS,
-    sum_still=RATIOS,
-    gradients_still={**of_experts(("width", *RATIOS), RATIOS, ()), "dense_in": RATIOS, "dense_gate": RATIOS},
-)
-
 MUP = Table(
     name="mup",
     source="arXiv 2203.03466",
@@ -105,12 +95,5 @@ MUP = Table(
         "eps": EPS,
     },
     doc="muP by the shape of every matrix: width and expert width. The readout's convention holds for the router too.",
-    claims=stable(CLAIMS),
-    block_claims=BlockClaims(
-        rows=block_width.MUP_I,
-        source="MSSP Table B.1, App. C",
-        one_matrix="why routers freeze",
-        eps=block_mssp.EPS["I"],
-    ),
     limit="mup-i",
 )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpxfer.scaling.claims import BlockClaims, block_mssp, block_width
-from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
     EPS,
@@ -86,13 +84,6 @@ def _rows(conventions: Conventions, optimizer: Column) -> tuple[Row, ...]:
     return with_eps(with_weight_decay(rows, conventions), conventions, ONE)
 
 
-CLAIMS = Stable(
-    source="Why Routers Freeze Tables 1 and 2",
-    logits=SMALL,
-    gradients=of_experts(ONE, width**-1, width**-1),
-    gradients_still=of_experts(("width",), (), ()),
-)
-
 MUP_MOE = Table(
     name="mup-moe",
     source="Why Routers Freeze (HiLD 2026)",
@@ -114,12 +105,5 @@ MUP_MOE = Table(
     },
     constant_decay=True,
     doc="muP for MoE models: width at a fixed number of experts; its variants are conventions.",
-    claims=stable(CLAIMS),
-    block_claims=BlockClaims(
-        rows=block_width.MUP_I,
-        source="MSSP Table B.1, App. C",
-        one_matrix="why routers freeze",
-        eps=block_mssp.EPS["I"],
-    ),
     limit="mup-i",
 )

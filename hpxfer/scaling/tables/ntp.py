@@ -6,13 +6,14 @@ changing as the width grows. The table is a baseline beside `mup`, and one whose
 
 from __future__ import annotations
 
-from hpxfer.scaling.claims import BlockClaims, block_width
-from hpxfer.scaling.claims.gpt import lazy
 from hpxfer.scaling.conventions import EMBEDDINGS, WEIGHT_DECAY, readout_convention, with_readout, with_weight_decay
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
-from hpxfer.scaling.table import Conventions, Row, Table
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.table import ByDesign, Conventions, Row, Table
 
 G_1 = "MSSP Table G.1, NTP"
+# All but the router and the readout, which keep learning.
+LAZY = tuple(role for role in ROLES if role not in ("router", "router_bias", "readout"))
 ROUTER = "NTP read for the router: an output-like layer"
 
 
@@ -53,6 +54,5 @@ NTP = Table(
     conventions={"readout": readout_convention("forward"), "embeddings": EMBEDDINGS, "weight_decay": WEIGHT_DECAY},
     constant_decay=True,
     doc="Neural tangent parameterization: stable, and lazy: features move less and less as the width grows. SGD.",
-    claims=lazy,
-    block_claims=BlockClaims(rows=block_width.NTP, source="MSSP Table G.1", readout="any", one_matrix="rows"),
+    by_design=lambda conventions: (ByDesign(size=width**-0.5, learned=LAZY, changed=(*LAZY, "stream"), source=G_1),),
 )

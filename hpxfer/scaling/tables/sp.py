@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpxfer.scaling.claims import BlockClaims
-from hpxfer.scaling.claims.block_width import FLAT
-from hpxfer.scaling.claims.gpt import FLAT as CONTROL
-from hpxfer.scaling.claims.gpt import flat
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 
@@ -59,6 +55,4 @@ SP = Table(
     rows={"adam": _rows, "sgd": _rows},
     conventions={"lr_exponent": LR_EXPONENT},
     doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",
-    claims=flat,
-    block_claims=BlockClaims(rows=FLAT, source=CONTROL, readout="any", one_matrix="rows", is_control=True),
 )

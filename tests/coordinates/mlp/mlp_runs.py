@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from block_claims import block_of, predictions
+
 from hpxfer.coordinates.cases import mlp_path
 from hpxfer.coordinates.measure import Fit, fit
-from hpxfer.coordinates.mlp import Options, observe, predictions
+from hpxfer.coordinates.mlp import Options, observe
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 
@@ -41,7 +43,7 @@ def lines_of(
     choice, path = parameterization(name, conventions), path_of(along or name, widths, num_active)
     options = options or Options()
     found = observe(choice, optimizer, path, seeds=range(num_seeds), steps=steps, options=options, **more)
-    return fit(found, predictions(choice, optimizer, path, options.block))
+    return fit(found, predictions(choice, optimizer, path, block_of(options)))
 
 
 def line(lines: Sequence[Fit], role: str, quantity: str, step: int) -> Fit:

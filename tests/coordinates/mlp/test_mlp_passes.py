@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from block_claims import block_of, predictions
 from mlp_runs import ZERO_READOUT, path_of
 from torch import Tensor
 
-from hpxfer.coordinates.mlp import Options, Training, observe, own_trials, predictions
+from hpxfer.coordinates.mlp import Options, Training, observe, own_trials
 from hpxfer.coordinates.mlp.moments import Moment, moments
 from hpxfer.coordinates.mlp.own import OwnData
 from hpxfer.coordinates.mlp.passes import direction, total
@@ -167,7 +168,7 @@ def test_all_that_is_predicted_is_measured(matrices: Any) -> None:
         choice = parameterization(name)
         found = observe(choice, "adam", path, seeds=[0], steps=0, options=options)
         measured = {(seen.quantity, seen.role) for seen in found}
-        assert {(seen.quantity, seen.role) for seen in predictions(choice, "adam", path, options.block)} <= measured
+        assert {(seen.quantity, seen.role) for seen in predictions(choice, "adam", path, block_of(options))} <= measured
     with pytest.raises(HpxferError, match="needs the role router"):
         observe(parameterization("completep"), "adam", path, seeds=[0], steps=0, options=options)
 

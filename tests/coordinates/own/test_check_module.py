@@ -30,12 +30,13 @@ MOE_BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 4, "expert_
 def misses(report: CheckReport) -> set[tuple[str, str]]:
     """Return (role, quantity) of every miss."""
     (axis,) = report.axes
-    return {(judged.role, judged.quantity) for judged in axis.judged if judged.verdict == "miss"}
+    judged = (*axis.judged, *axis.judged_stability)
+    return {(each.role, each.quantity) for each in judged if each.verdict == "miss"}
 
 
 def verdicts(report: CheckReport) -> dict[tuple[str, str], str]:
     (axis,) = report.axes
-    return {(judged.role, judged.quantity): judged.verdict for judged in axis.judged}
+    return {(judged.role, judged.quantity): judged.verdict for judged in axis.judged_shown}
 
 
 def quietly(recipe: Recipe, model: nn.Module, roles: Any, shape: Shape) -> list[dict[str, Any]]:

@@ -1,20 +1,27 @@
-"""The claims on the two minimal MLP blocks, for which the papers derive their exponents.
+"""What papers claim of the two minimal MLP blocks, for which they derive their exponents.
 
-The papers count in powers of the width, with all dimensions that grow in proportion to it; so do these claims. A table
-names its rows in `block_claims`; the rows themselves are in `block_mssp` and `block_width`.
+The papers count in powers of the width, with all dimensions that grow in proportion to it; so do these claims. The rows
+themselves are in `block_mssp` and `block_width`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS, BlockClaims, BlockRows, Claim, eps_by_convention
-from hpxfer.scaling.claims.block_width import one_matrix
-from hpxfer.scaling.evaluate import Parameterization
+import block_mssp
+import block_width
+from block_mssp import EPS, BlockRows
+from paper_claims import Claim, predict
+
+from hpxfer.coordinates.measure import Prediction
+from hpxfer.coordinates.mlp import Options
+from hpxfer.coordinates.optimizer_rules import GRADIENT_OVER_EPS, eps_by_convention
+from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 
 ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
@@ -30,6 +37,42 @@ BY_FIRST_READOUT = (
     ("expert_out", "df/dphi"),
     ("expert_out", "df/dphi: W30 W40"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockClaims:
+    """What a source says of the minimal MLP blocks, for which the papers derive their exponents."""
+
+    rows: BlockRows  # of MSSP's block, which has two matrices per expert
+    source: str
+    readout: Literal["random", "zero", "any"] = "random"  # the start of the readout for which the rows are derived
+    one_draw: bool = False  # few experts, or all from one draw: products of their matrices start at a fluctuation
+    sgd_only: bool = False  # derived for SGD; under Adam only the sizes before training are claimed
+    # With one matrix per expert: the same rows, those of Why Routers Freeze, or no claim.
+    one_matrix: Literal["rows", "why routers freeze"] | None = None
+    # Role -> exponent of the eps that the source's Adam has; it should be that of the gradient.
+    eps: Mapping[str, str] = field(default_factory=dict)
+
+
+_I = BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze", eps=EPS["I"])
+TABLES: Mapping[str, BlockClaims] = {
+    "mup": _I,
+    "mup-moe": _I,
+    "completep-moe": replace(_I, one_matrix=None),
+    "ntp": BlockClaims(rows=block_width.NTP, source="MSSP Table G.1", readout="any", one_matrix="rows"),
+    "mup-i": _I,
+    "mup-ii": BlockClaims(rows=block_mssp.MUP_II, source="MSSP J.3.2, Q.4", sgd_only=True, eps=EPS["II"]),
+    "mup-iii": BlockClaims(rows=block_mssp.MUP_III, source="MSSP J.4.3, Q.4", sgd_only=True, eps=EPS["III"]),
+    # Regime I has no signal-propagation table: its sizes are the desiderata, its gradients the eps of Table B.1.
+    "mssp-i": BlockClaims(
+        rows=block_width.MSSP_I, source="MSSP I.3, Table B.1", readout="zero", one_draw=True, eps=EPS["I"]
+    ),
+    "mssp-ii": BlockClaims(rows=block_mssp.MSSP_II, source="MSSP J.3.4, Q.4", readout="zero", eps=EPS["II"]),
+    "mssp-iii": BlockClaims(
+        rows=block_mssp.MSSP_III, source="MSSP J.4.5, Q.4", readout="zero", one_draw=True, eps=EPS["III"]
+    ),
+    "sp": BlockClaims(rows=block_width.FLAT, source="the control", readout="any", one_matrix="rows"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +92,25 @@ class Block:
         return ROLES if self.experts == "two" else tuple(role for role in ROLES if role != "expert_in")
 
 
+def block_of(options: Options) -> Block:
+    """Return the check's own model as far as claims depend on it."""
+    return Block(
+        experts="two" if options.expert_matrices == 2 else "one",
+        gate="sigmoid" if options.gate == "sigmoid" else "softmax",
+        activation=options.activation,
+        has_bias=options.router_bias != "none",
+    )
+
+
+def predictions(
+    choice: Parameterization, optimizer: Column, path: Sequence[Shape], block: Block | None = None
+) -> tuple[Prediction, ...]:
+    """Return what papers claim of a block along `path`, as powers of the width."""
+    soft = all(shape.num_active == shape.num_experts for shape in path)
+    found = claims(choice, optimizer, block or Block(), soft=soft)
+    return predict(found, [float(shape.width) for shape in path], [ratios(path[0], shape) for shape in path])
+
+
 def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: bool) -> tuple[Claim, ...]:
     """Return what is claimed of the block under a table, along the path of the table's own regime.
 
@@ -56,10 +118,10 @@ def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: b
     over experts with two matrices. Along the path of another regime a table is held to the same claims, and misses
     them. An activation function between the matrices keeps the exponents (MSSP, assumption B2).
     """
-    table = choice.table.block_claims
+    table = TABLES.get(choice.name)
     if table is None:
         return ()
-    if table.is_control:
+    if choice.name == "sp":
         found = tuple(_from_rows(table.rows, table.source, first=1))
     elif block.experts == "one":
         found = tuple(_with_one_matrix(table, choice, optimizer, block, soft=soft))
@@ -72,7 +134,7 @@ def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: b
     by_input = (
         replace(claim, quantity="effective / input")
         for claim in present
-        if claim.quantity == "effective" and claim.role in OF_STABLE_INPUT and not table.is_control
+        if claim.quantity == "effective" and claim.role in OF_STABLE_INPUT and choice.name != "sp"
     )
     by_eps = _over_eps(table, choice, present) if optimizer == "adam" else ()
     return (*(_in_form(claim, choice, optimizer) for claim in present), *by_input, *by_eps)
@@ -88,7 +150,7 @@ def _over_eps(table: BlockClaims, choice: Parameterization, found: Iterable[Clai
     for claim in found:
         if claim.quantity != "gradient" or claim.role not in table.eps:
             continue
-        if why := eps_by_convention(conventions, claim.role):
+        if why := eps_by_convention(choice, claim.role):
             yield replace(claim, quantity=GRADIENT_OVER_EPS, size=None, source=why)
             continue
         power = float(Fraction(table.eps[claim.role]))
@@ -123,7 +185,7 @@ def _with_one_matrix(
         yield from _from_rows(table.rows, f"{table.source}, Why Routers Freeze by the chain rule")
     if table.one_matrix != "why routers freeze":
         return
-    rows = one_matrix(
+    rows = block_width.one_matrix(
         soft_softmax=soft and block.gate == "softmax",
         zero_router=_zero_router(choice),
         zero_readout=conventions.get("readout_init") == "zero",

@@ -7,8 +7,7 @@ Routers Freeze, Propositions 2 to 4, Remarks 25 to 27, and the chain rule.
 
 from __future__ import annotations
 
-from hpxfer.scaling.claims import BlockRows
-from hpxfer.scaling.claims.block_mssp import MSSP_III
+from block_mssp import MSSP_III, BlockRows
 
 # muP, from a random router and a random readout: gates that start at a fluctuation width^-1/2.
 MUP_I: BlockRows = {

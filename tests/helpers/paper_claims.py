@@ -1,15 +1,32 @@
-"""Turn claims, which are monomials, into the exponents that they imply along a path of shapes."""
+"""Claims: what a paper says of how features scale, in the symbols of a table, and the exponents along a path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
+from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
-from hpxfer.scaling.claims import Claim
+from hpxfer.coordinates.path_facts import exponent_of
+from hpxfer.scaling.monomial import Monomial
 
 SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The size of one quantity of one role is proportional to a monomial in the ratios to the base shape.
+
+    The claim is about steps `first` to `last`. The monomial 0 claims an exact zero, and None claims nothing. Where a
+    ratio in `still` changes, the claim is not made.
+    """
+
+    quantity: str
+    role: str
+    size: Monomial | None
+    source: str
+    first: int = 0
+    last: int | None = None
+    still: tuple[str, ...] = ()
 
 
 def predict(
@@ -28,22 +45,14 @@ def predict(
 def _prediction(
     claim: Claim, scales: Sequence[float], ratios: Sequence[Mapping[str, float]], moving: set[str]
 ) -> Prediction:
-    size, source = claim.size, claim.source
-    if moving.intersection(claim.still):
-        size, source = None, claim.otherwise
+    size = None if moving.intersection(claim.still) else claim.size
     zero = size is not None and not size.coefficient
     return Prediction(
         quantity=claim.quantity,
         role=claim.role,
         exponent=None if size is None or zero else exponent_of([size(at) for at in ratios], scales),
-        source=source,
+        source=claim.source,
         zero=zero,
         first=claim.first,
         last=claim.last,
     )
-
-
-def exponent_of(sizes: Sequence[float], scales: Sequence[float]) -> float:
-    """Return the slope of log size on log scale, by least squares as the measured slope is."""
-    slope = np.polyfit(np.log(scales), np.log(sizes), 1)[0]
-    return round(float(slope), 9) + 0.0  # no -0

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpxfer.scaling.claims import BlockRows
+# Role -> quantity -> exponents of the width after 0, 1 and 2 updates; the third holds from there on. `zero` is an exact
+# zero, `?` no claim. Example: {"readout": {"gradient": "0 0 0"}}.
+BlockRows = Mapping[str, Mapping[str, str]]
 
 # Adam's eps in each regime (Table B.1, G.1 and G.2). Those of regime I are also in Why Routers Freeze, Table 2.
 EPS: Mapping[str, Mapping[str, str]] = {
