@@ -39,11 +39,8 @@ def weights(
     from hpxfer.registry import rows_of
     from hpxfer.results import load_results
     from hpxfer.search import judged_by
-    from hpxfer.weights.choose import chosen_trial
-    from hpxfer.weights.files import write_folder
-    from hpxfer.weights.keep import weights_from
-    from hpxfer.weights.kept import FOLDER
-    from hpxfer.weights.tokenizer import SIZES
+    from hpxfer.weights.files import BYTES, write_folder
+    from hpxfer.weights.kept import FOLDER, chosen_trial, weights_from
 
     outcome = load_results(results)
     warn(outcome.problems)
@@ -59,7 +56,7 @@ def weights(
     data = {"trial": found.id, "files": [str(path) for path in files]}
     text = f"trial {found.id}: {found.shape.label()}, {loss}\n{written(files)}"
     answer(lambda: data, lambda: text, as_json=as_json)
-    if not as_json and form == "transformers" and found.setting.tokenizer not in SIZES:
+    if not as_json and form == "transformers" and found.setting.tokenizer not in BYTES:
         say(
             f"no tokenizer is among them: the data holds ids of {found.setting.tokenizer}, and not the tokenizer; give "
             "it where the model is used",

@@ -31,7 +31,7 @@ class TrainStack(Trains):
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
-        from hpxfer.weights.keep import Keeper
+        from hpxfer.weights.kept import Keeper
 
         for file in self.plugins:
             load_plugin(file)

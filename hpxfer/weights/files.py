@@ -21,7 +21,6 @@ from hpxfer.spec import moe_blocks
 from hpxfer.trial import LOCAL, Trial, canonical
 from hpxfer.weights.folded import folded
 from hpxfer.weights.homes import config_of
-from hpxfer.weights.tokenizer import write_tokenizer
 from hpxfer.weights.trained import TrialWeights, parameters_of
 
 if TYPE_CHECKING:
@@ -31,6 +30,9 @@ FORMAT = 1
 _REMOVE = "remove it, and run the sweep in a new folder"
 ROUTER_BIAS, UNTRAINED_BIAS = "router_bias", "untrained_bias"
 OWN_FILE, FACTS_FILE = "model.safetensors", "hpxfer.json"
+# The tokenizers of which hpxfer has all -> ids. An id is a byte. With `ascii`, a byte of 128 or more is `?`. Of others
+# the data holds only ids.
+BYTES = {"bytes": 256, "ascii": 128}
 
 
 def facts_of(trial: Trial) -> dict[str, Any]:
@@ -134,3 +136,52 @@ def write_folder(weights: TrialWeights, out: Path, form: str) -> list[Path]:
     facts = json.dumps(facts_of(trial), indent=1, sort_keys=True)
     (out / FACTS_FILE).write_text(facts + "\n", encoding="utf-8")
     return sorted(path for path in out.iterdir() if path.is_file())
+
+
+def write_tokenizer(name: str, context: int, out: Path) -> bool:
+    """Write the files that `AutoTokenizer.from_pretrained` reads. Return False if hpxfer has no such tokenizer."""
+    if name not in BYTES:
+        return False
+    spelled = byte_letters()[: BYTES[name]]
+    unknown = "?" if name == "ascii" else None
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    file: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {letter: byte for byte, letter in enumerate(spelled)},
+            "merges": [],
+        },
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    for path, content in (("tokenizer.json", file), ("tokenizer_config.json", config)):
+        (out / path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return True
+
+
+def byte_letters() -> list[str]:
+    """Return the letter that stands for each byte in the files of byte-level tokenizers.
+
+    A byte that is a visible letter stands for itself. The others have the letters from U+0100 on, in order.
+    """
+    visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = iter(range(0x100, 0x200))
+    return [chr(byte if byte in visible else next(hidden)) for byte in range(256)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.parameters import ParameterSpec
-from hpxfer.spec import moe_blocks
 from hpxfer.trial import Trial
 
 
@@ -46,14 +44,3 @@ def weights_of(trial: Trial, row: int, layout: FlatLayout, flat: Tensor, router_
         for name, copies in layout.weights(flat).items()
     }
     return TrialWeights(trial=trial, tensors=tensors, router_bias=router_bias_LKE[:, row].detach().cpu().clone())
-
-
-def drawn(trial: Trial) -> TrialWeights:
-    """Return the initial weights of a trial."""
-    from hpxfer.model.draws import draw
-
-    layout = FlatLayout(parameters=parameters_of(trial), num_trials=1)
-    stds = {role: values.init_std for role, values in trial.resolved().items()}
-    flat = draw(layout, [trial.seed], [stds], [trial.structure().tied_experts], method=trial.setting.init_draw)
-    layers = len(moe_blocks(trial.shape, trial.setting))
-    return weights_of(trial, 0, layout, flat, torch.zeros(layers, 1, trial.shape.num_experts))

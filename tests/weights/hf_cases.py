@@ -11,14 +11,16 @@ from tiny_trials import SETTING, random_like, trial
 from torch import Tensor
 
 from hpxfer.kernels.routing import BY_INDEX  # noqa: F401
+from hpxfer.model.draws import draw
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec import moe_blocks
 from hpxfer.spec.model_section import Balance
 from hpxfer.trial import Trial
 from hpxfer.weights.files import transformers_model
-from hpxfer.weights.trained import TrialWeights, drawn
+from hpxfer.weights.trained import TrialWeights, parameters_of, weights_of
 
 BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=2, expert_width=24)
 MODERN: dict[str, Any] = {
@@ -90,6 +92,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]
     ),
     "glm4_moe, no shared experts": ("glm4_moe", {}, {}, {**GLM, "gate": "sigmoid"}, "completep-moe"),
 }
+
+
+def drawn(trial: Trial) -> TrialWeights:
+    """Return the initial weights of a trial."""
+    layout = FlatLayout(parameters=parameters_of(trial), num_trials=1)
+    stds = {role: values.init_std for role, values in trial.resolved().items()}
+    flat = draw(layout, [trial.seed], [stds], [trial.structure().tied_experts], method=trial.setting.init_draw)
+    layers = len(moe_blocks(trial.shape, trial.setting))
+    return weights_of(trial, 0, layout, flat, torch.zeros(layers, 1, trial.shape.num_experts))
 
 
 def weights_of_case(name: str, **changes: Any) -> TrialWeights:

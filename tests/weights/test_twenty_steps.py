@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hf_cases import BASE, CASES, MODERN
+from hf_cases import BASE, CASES, MODERN, drawn
 from tiny_trials import text_setting, trial
 
 import hpxfer
@@ -20,7 +20,7 @@ from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 from hpxfer.weights.files import transformers_model
 from hpxfer.weights.folded import pieces_of
-from hpxfer.weights.trained import TrialWeights, drawn
+from hpxfer.weights.trained import TrialWeights
 
 STEPS, TOLERANCE = 20, 1e-4
 HPS = HPs(lr=2.0**-6, eps=1e-8, weight_decay=0.1, beta1=0.9, beta2=0.95)

@@ -26,9 +26,8 @@ from hpxfer.train.trainer import train
 from hpxfer.trial.events import Ended
 from hpxfer.trial.stack import Stack
 from hpxfer.weights import kept
-from hpxfer.weights.choose import chosen_trial
 from hpxfer.weights.files import read_facts, read_own
-from hpxfer.weights.keep import Keeper, losses_of, weights_from
+from hpxfer.weights.kept import Keeper, chosen_trial, losses_of, weights_from
 from hpxfer.weights.trained import TrialWeights
 
 OPTIONS = (
@@ -96,7 +95,7 @@ def test_transformers_loads_the_folder_and_measures_the_stored_loss(
 
 def test_a_tokenizer_of_bytes_has_every_byte(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    from hpxfer.weights.tokenizer import byte_letters, write_tokenizer
+    from hpxfer.weights.files import byte_letters, write_tokenizer
 
     assert len(set(byte_letters())) == 256
     assert write_tokenizer("bytes", 16, tmp_path)
