@@ -25,8 +25,8 @@ from hpxfer.recipe.file import (
     TablePart,
     TrainingPart,
 )
-from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
+from hpxfer.recipe.resolved import DIMS, dim
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import judged_by, kind_of, tuned, tunes_points

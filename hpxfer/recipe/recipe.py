@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import hpxfer
 from hpxfer.errors import HpxferError, shown
+from hpxfer.recipe import schedule
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.counted import check_counts, seen_in
 from hpxfer.recipe.explain import ModelExplanation, description, row_of
@@ -24,7 +25,6 @@ from hpxfer.recipe.file import (
     dump_recipe,
     read_recipe,
 )
-from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
 from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, UnattachedWarning, attach, unattached
 from hpxfer.recipe.initialize import initialize
 from hpxfer.recipe.known_models import check_dims, check_gate, known_model, known_sites, shape_of
@@ -32,8 +32,14 @@ from hpxfer.recipe.match import Roles
 from hpxfer.recipe.modules import warn_once
 from hpxfer.recipe.own_constants import differences, left_to_multiply
 from hpxfer.recipe.propose_roles import roles as proposed_roles
-from hpxfer.recipe.resolved import Resolved, sites_of
-from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
+from hpxfer.recipe.resolved import (
+    OutOfRangeWarning,
+    Resolved,
+    check_covered,
+    check_embeddings,
+    out_of_range,
+    sites_of,
+)
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.evaluate import parameterization as parameterization_of
@@ -189,7 +195,7 @@ class Recipe:
         self._warn_unattached(model, at)
         warn_once(model, self._tuned_on(model, found, at).warning(), OtherModelWarning)
         groups = make_groups(found.parameters, at.betas)
-        remember(groups)
+        schedule.remember(groups)
         return groups
 
     def init_(
@@ -286,17 +292,8 @@ class Recipe:
             warnings.warn(f"no hook does this, so that the model must: {sentence}", ByHandWarning, stacklevel=2)
         return handle
 
-    @staticmethod
-    def scheduler(
-        optimizer: torch.optim.Optimizer, factor: Callable[[int], float]
-    ) -> torch.optim.lr_scheduler.LambdaLR:
-        """Return a schedule that keeps the ratios between groups. See `hpxfer.recipe.schedule.scheduler`."""
-        return scheduler(optimizer, factor)
-
-    @staticmethod
-    def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
-        """Return the factor on the peak LR of all groups. Raise HpxferError if there is none, see `check_lr_ratios`."""
-        return check_lr_ratios(optimizer)
+    scheduler = staticmethod(schedule.scheduler)
+    check_lr_ratios = staticmethod(schedule.check_lr_ratios)
 
     def router_bias_lr(self, target_shape: Target) -> float:
         """Return the rate of the balancing rule, which no schedule multiplies.

@@ -89,11 +89,7 @@ def proposals(sizes: Sizes) -> dict[str, Proposal]:
     out.update(_outside({name: at for name, at in weights.items() if at.kind == "outside"}))
     widths = {size[-1] for name, found in out.items() if found.role == "embedding" and (size := sizes[name])}
     out = {name: found for name, found in out.items() if _fits(found.role, sizes[name], widths)}
-    blocks = {name: at.block for name, at in weights.items() if at.kind not in ("attention", "outside")}
-    of_experts = {name for name, at in weights.items() if at.kind in ("moe", "expert")}
-    known = {name: found.role for name, found in out.items()}
-    for name, role, guess in _stacked_experts(blocks, of_experts, known, sizes):
-        out[name] = Proposal(role=role, guess=guess)
+    out.update(dict(_stacked_experts(weights, out, sizes)))
     out.update(_biases(places, out))
     guessed = {name: found.guess or (None if places[name].is_main else BY_STACK) for name, found in out.items()}
     return {name: replace(out[name], guess=guessed[name]) for name in sizes if name in out}
@@ -281,58 +277,50 @@ BY_SIZE = "by its size, as all experts of a layer in one tensor"
 BY_ORDER = f"{BY_SIZE}, and by its place in the order of the tensors"
 
 
-def _stacked_experts(
-    blocks: Mapping[str, str],
-    of_experts: Collection[str],
-    roles: Mapping[str, str],
-    sizes: Mapping[str, tuple[int, ...] | None],
-) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, role, why it is a guess) for the experts of blocks in which no name says which they are.
+def _stacked_experts(weights: Mapping[str, Place], known: Mapping[str, Proposal], sizes: Sizes) -> Found:
+    """Yield the experts of blocks in which no name says which they are.
 
-    `blocks` maps names to their block, and `of_experts` are those that lie in a module of experts. The experts are the
-    tensors of E x width x h or E x h x width there, or beside a router of E experts: an input and an output, or an
-    input and a gate in one of twice the size. Of two equal sizes the first is the input. Where h is the width, and one
-    tensor looks like the other, nothing is said.
+    They are the tensors of E x width x h or E x h x width in a module of experts, or beside a router of E experts: an
+    input and an output, or an input and a gate in one of twice the size. Of two equal sizes the first is the input.
+    Where h is the width, and one tensor looks like the other, nothing is said.
     """
-    widths = {size[-1] for name, role in roles.items() if role == "embedding" and (size := sizes[name])}
+    widths = {size[-1] for name, found in known.items() if found.role == "embedding" and (size := sizes[name])}
     if len(widths) != 1:
         return
     (width,) = widths
-    routers: dict[str, tuple[int, ...]] = {}
-    found: dict[str, dict[str, tuple[int, int]]] = {}
-    for name, block in blocks.items():
-        size, role = sizes[name] or (), roles.get(name, "")
+    routers: dict[str, set[int]] = {}
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, at in weights.items():
+        size, role = sizes[name] or (), known[name].role if name in known else "expert_"
         if role == "router":
-            routers[block] = (*routers.get(block, ()), *size)
-        if len(size) == 3 and width in size[1:] and (not role or role.startswith("expert_")):
-            found.setdefault(block, {})[name] = (size[1], size[2])
+            routers.setdefault(at.block, set()).update(size)
+        is_inside = at.kind not in ("attention", "outside")
+        if is_inside and len(size) == 3 and width in size[1:] and role.startswith("expert_"):
+            found.setdefault(at.block, {})[name] = size
     for block, tensors in found.items():
-        if any(name in roles for name in tensors):
-            continue
-        held = {
-            name: size
-            for name, size in tensors.items()
-            if name in of_experts or (sizes[name] or (0,))[0] in routers.get(block, ())
-        }
-        yield from _of_layer(held, width)
+        if tensors.keys().isdisjoint(known):
+            yield from _of_layer(
+                {
+                    name: size[1:]
+                    for name, size in tensors.items()
+                    if weights[name].kind in ("moe", "expert") or size[0] in routers.get(block, ())
+                },
+                width,
+            )
 
 
-def _of_layer(found: Mapping[str, tuple[int, int]], width: int) -> Iterator[tuple[str, str, str]]:
-    names = list(found)
-    hidden = {name: a * b // width for name, (a, b) in found.items()}
+def _of_layer(found: Mapping[str, tuple[int, ...]], width: int) -> Found:
+    """Yield the roles of the experts of a layer, by the two dimensions of each tensor that are not their number."""
+    hidden, counts = {name: math.prod(size) // width for name, size in found.items()}, Counter(found.values())
+    roles, why = dict[str, str](), BY_SIZE
     if len(found) == 2:
-        low, high = sorted(names, key=lambda name: hidden[name])
+        (first, last), (low, high) = found, sorted(found, key=lambda name: hidden[name])
         if hidden[high] == 2 * hidden[low]:
-            yield high, "expert_in+expert_gate", BY_SIZE
-            yield low, "expert_out", BY_SIZE
-        elif found[names[0]] == found[names[1]][::-1] != found[names[1]]:
-            yield names[0], "expert_in", BY_ORDER
-            yield names[1], "expert_out", BY_ORDER
-    elif len(found) == 3 and len(set(hidden.values())) == 1 and len(set(found.values())) == 2:
-        counts = Counter(found.values())
-        first, second = (name for name in names if counts[found[name]] == 2)
-        (last,) = (name for name in names if counts[found[name]] == 1)
+            roles = {high: "expert_in+expert_gate", low: "expert_out"}
+        elif found[first] == found[last][::-1] != found[last]:
+            roles, why = {first: "expert_in", last: "expert_out"}, BY_ORDER
+    elif len(found) == 3 and len(set(hidden.values())) == 1 and len(counts) == 2:
+        first, second, last = sorted(found, key=lambda name: -counts[found[name]])
         if found[first] == found[last][::-1]:
-            yield first, "expert_gate", BY_SIZE
-            yield second, "expert_in", BY_SIZE
-            yield last, "expert_out", BY_SIZE
+            roles = {first: "expert_gate", second: "expert_in", last: "expert_out"}
+    yield from ((name, Proposal(role=role, guess=why)) for name, role in roles.items())

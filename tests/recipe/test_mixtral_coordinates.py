@@ -19,9 +19,10 @@ import pytest
 import torch
 from hf_models import by_hand, mixtral_of_width, tokens
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import hpxfer
-from hpxfer.recipe import Recipe, module_outputs
+from hpxfer.recipe import Recipe
 
 WIDTHS = (64, 128, 256, 512)
 FEW = WIDTHS[:3]
@@ -64,14 +65,32 @@ def change(width: int, table: str | None, seed: int, *, attach: bool = True, one
     if one_lr:
         groups = mixtral.parameters()
     optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=0.0, eps=1e-12)
-    before = module_outputs(mixtral, WATCHED.values(), IDS[:, :-1])
+    before = outputs(mixtral)
     for _ in range(STEPS):
         loss = nn.functional.cross_entropy(mixtral(IDS[:, :-1]).logits.flatten(0, 1), IDS[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    after = module_outputs(mixtral, WATCHED.values(), IDS[:, :-1])
-    return {key: (after[name] - before[name]).square().mean().sqrt().item() for key, name in WATCHED.items()}
+    after = outputs(mixtral)
+    return {key: (after[key] - before[key]).square().mean().sqrt().item() for key in WATCHED}
+
+
+def outputs(mixtral: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the output of each watched module, the first of a tuple."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def watch(key: str, module: nn.Module) -> RemovableHandle:
+        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+            seen[key] = (output[0] if isinstance(output, tuple) else output).clone()
+
+        return module.register_forward_hook(keep)
+
+    handles = [watch(key, mixtral.get_submodule(name)) for key, name in WATCHED.items()]
+    with torch.no_grad():
+        mixtral(IDS[:, :-1])
+    for handle in handles:
+        handle.remove()
+    return seen
 
 
 def _as_transformers_does(mixtral: nn.Module, seed: int) -> None:
