@@ -277,8 +277,10 @@ def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, floa
         wrong = [key for key, by in numbers.items() if not _same(by, given.get(key, 1.0))]
         spelled = ", ".join(f"{key} {given.get(key, 1.0):.6g} in place of {numbers[key]:.6g}" for key in wrong)
         return f"the attached multipliers are those of another recipe or shape: {spelled}" if wrong else None
+    # Of a model of one's own it is not known where it multiplies, but that common gates and attention are the recipe's.
     ours = known_model(model) is None or not class_of(unwrapped(model)).__module__.startswith("transformers.")
-    missing = _missing(target, numbers) if ours else _missing_in_known(model, target, numbers)
+    own = [("(experts)" if key in EXPERTS else f"({key})", key) for key in numbers]
+    missing = _missing(model, target, numbers, own if ours else known_sites(model, numbers))
     if not missing:
         return None
     by_hand = ", ".join(f"'{key}'" for key, by in numbers.items() if by != 1.0)
@@ -289,29 +291,16 @@ def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, floa
     )
 
 
-def _missing(target: Shape, numbers: Mapping[str, float]) -> list[str]:
-    """Return the multipliers that change a model with common attention, and with gates as its recipe says."""
-    net = dict(numbers)
-    if "attn_logits" in net:
-        net["attn_logits"] /= target.head_dim**-0.5
-    product = " x ".join(reversed([key for key in EXPERTS if key in net]))
-    if product:  # both multiply the sum over the active experts
-        net[product] = math.prod(net.pop(key) for key in EXPERTS if key in net)
-    return [f"{key} ({numbers.get(key, by):.6g})" for key, by in net.items() if not _same(by, 1.0)]
-
-
-def _missing_in_known(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float]) -> list[str]:
-    """Return the multipliers that change a known model. Two that cancel at one module change nothing."""
-    modules, net, keys = plain_modules(model), dict[str, float](), dict[str, list[str]]()
-    missing = dict[str, None]()
-    for name, key in known_sites(model, numbers):
-        if key == "attn_logits":
-            if not _same(getattr(modules[name], SCALING, target.head_dim**-0.5), numbers[key]):
-                missing[key] = None
-        else:
-            net[name] = net.get(name, 1.0) * numbers[key]
-            keys.setdefault(name, []).append(key)
-    missing |= {key: None for name, by in net.items() if not _same(by, 1.0) for key in keys[name]}
+def _missing(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float], sites: Sites) -> list[str]:
+    """Return the multipliers that change a model with these sites. Two that cancel at one module change nothing."""
+    modules, net, keys = plain_modules(model), dict[tuple[str, bool], float](), dict[tuple[str, bool], list[str]]()
+    for name, key in pairs_of(sites):
+        by, is_scale = numbers[key], key == "attn_logits"
+        if is_scale:
+            by /= getattr(modules.get(name), SCALING, target.head_dim**-0.5)
+        net[name, is_scale] = net.get((name, is_scale), 1.0) * by
+        keys.setdefault((name, is_scale), []).append(key)
+    missing = dict.fromkeys(key for at, by in net.items() if not _same(by, 1.0) for key in keys[at])
     return [f"{key} ({numbers[key]:.6g})" for key in missing]
 
 

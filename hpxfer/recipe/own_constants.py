@@ -137,16 +137,17 @@ def differences(model: torch.nn.Module, at: Resolved) -> Iterator[str]:
     product, by_recipe = _by_key(constants), at.forward.get("attn_logits", 1.0)
     for one in constants:
         where = f", on {', '.join(one.keys)}" if one.keys else ""
+        agrees = all(_agrees(key, product[key], at) for key in one.keys)
         if stated.get(one.name) == one.value:
             there, here = (getattr(shape, one.follows or "depth") for shape in (at.recipe.base_shape, at.target))
-            if one.follows and there != here and not (one.keys and _agree(one, product, at)):
+            if one.follows and there != here and not (one.keys and agrees):
                 rule = f"the model multiplies by a factor of its own that changes with the {one.follows}"
                 yield f"{one.name}: {rule}, {there} at the base, {here} in the target{where}"
             continue
         if one.keys == ATTENTION:
             if not any(_close(one.factor, scale) for scale in (at.target.head_dim**-0.5, by_recipe)):
                 yield f"{one.name}: q.k times {by_recipe:.6g} by the recipe, {one.factor:.6g} in the target"
-        elif not one.keys or not _agree(one, product, at):
+        elif not one.keys or not agrees:
             base = f"{at.recipe.file.fixed['route_scale']:g}" if one.keys == GATES else "none"
             yield f"{one.name}: {base} at the base, {_spell(one.value)} in the target{where}"
 
@@ -259,21 +260,16 @@ def _by_key(constants: tuple[OwnConstant, ...]) -> dict[str, float]:
     return out
 
 
-def _agree(one: OwnConstant, product: Mapping[str, float], at: Resolved) -> bool:
-    """Return whether the recipe's numbers contain the constants on all keys of this one."""
-    return all(_agrees(key, product[key], at) for key in one.keys if _has(key, at))
-
-
 def _agrees(key: str, factor: float, at: Resolved) -> bool:
-    """Return whether the recipe's number contains the factor: as a factor of its base, or as the whole number."""
+    """Return whether the recipe's number contains the factor: as a factor of its base, or as the whole number.
+
+    Where the recipe has no such number, nothing is contradicted.
+    """
     if key == "route_scale" and _close(factor, at.recipe.file.fixed[key]):
         return True
     names = EXPERTS if key == "experts" else (key,)
-    return _has(key, at) and _close(factor, math.prod(at.forward.get(name, 1.0) for name in names))
-
-
-def _has(key: str, at: Resolved) -> bool:
-    return key == "route_scale" or ("expert_out" if key == "experts" else key) in at.forward
+    is_known = key == "route_scale" or names[0] in at.forward
+    return not is_known or _close(factor, math.prod(at.forward.get(name, 1.0) for name in names))
 
 
 def _number(config: Mapping[str, Any], name: str) -> float:
