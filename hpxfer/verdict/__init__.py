@@ -2,7 +2,7 @@
 
 The files are a chain, in this order:
 
-    names, thresholds                  how scales and HPs are written; the numbers that the verdict rests on
+    thresholds                         the numbers that the verdict rests on
     loss_grid, shared_base             the losses of each cell, and which arms share a base
     measured, odd_runs, noise          which cells tell where the optimum is, and how far seeds differ
     basins, posterior                  joint draws of the basins of all shapes
