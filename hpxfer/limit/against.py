@@ -146,9 +146,11 @@ def _compared(
     whole = updates == line.path[0].shape.steps  # then the last loss is on held-out samples
     loss, partly = _loss(results, line, limits, updates, whole)
     spread = _logit_variance(results, line, limits, updates) if _is_probed(line.path[0], groups) else {}
-    measured = [_measured(name, line, limits, of) for name, of in {"loss": loss, **spread}.items()]
+    measured = [
+        _measured(name, line, limits, of, updates if whole else None) for name, of in {"loss": loss, **spread}.items()
+    ]
     found, quantities = measured[0][0], [row for _, row, _ in measured]
-    every = [row | {"held_out": whole and row["update"] == updates} for _, _, rows in measured for row in rows]
+    every = [row for _, _, rows in measured for row in rows]
     widths = distances(found, limits.series("loss", loss[0]).mean(axis=0), tolerance)
     is_trivial = found.scale < tolerance * found.most
     verdict, p = verdict_of(quantities)
@@ -158,6 +160,7 @@ def _compared(
         "value": line.value,
         "updates": updates,
         "seeds": len(line.ids),
+        "seed_numbers": list(limits.seeds),
         "limits": len(limits.limits),
         "exact": limits.is_exact,
         "verdict": verdict,
@@ -209,8 +212,13 @@ def _logit_variance(results: Results, line: Line, limits: SeedLimits, updates: i
     return {"logit_variance": (passes, spread**2, scale)} if passes and scale else {}
 
 
-def _measured(name: str, line: Line, limits: SeedLimits, of: Measured) -> tuple[Deviations, Row, list[Row]]:
-    """Return the deviations of a number, the row of the surest one, and a row per width and pass."""
+def _measured(
+    name: str, line: Line, limits: SeedLimits, of: Measured, held_out: int | None
+) -> tuple[Deviations, Row, list[Row]]:
+    """Return the deviations of a number, the row of the surest one, and a row per width and pass.
+
+    `held_out` is the pass whose loss is that on held-out samples.
+    """
     passes, finite, scale = of
     limit = limits.series(name, passes)
     found = Deviations(
@@ -226,6 +234,7 @@ def _measured(name: str, line: Line, limits: SeedLimits, of: Measured) -> tuple[
         (size, update): {
             "quantity": name,
             "update": update,
+            "held_out": update == held_out,
             "width": size,
             "mean": finite[j, :, t].mean(),
             "spread": finite[j, :, t].std(ddof=1),
@@ -240,7 +249,7 @@ def _measured(name: str, line: Line, limits: SeedLimits, of: Measured) -> tuple[
         for t, update in enumerate(passes)
     }
     last = every[found.sizes[-1], passes[test.worst]]
-    surest = {key: last[key] for key in ("quantity", "update", "deviation", "error", "z")}
+    surest = {key: last[key] for key in ("quantity", "update", "held_out", "deviation", "error", "z")}
     there = {
         "against_width": test.against_size,
         "deviation_there": every[test.against_size, last["update"]]["deviation"],
