@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.coordinates.figure import COLORS, check_info, draw_check
+from hpxfer.coordinates.drawing import draw
+from hpxfer.coordinates.figure import COLORS, check_page
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.write import write_check
@@ -119,24 +120,25 @@ MADE = report(
 
 
 def test_the_figure_has_a_panel_a_role_and_a_series_a_quantity() -> None:
-    info = check_info(MADE, MADE.axes[0])
-    (panel,) = info.panels
-    assert (panel.role, [series.quantity for series in panel.series]) == ("router", ["activation", "change"])
-    start, change = panel.series
-    assert (change.steps, change.slopes, change.predicted, change.missed) == ((1, 2), (0.01, 0.9), (0.0, 0.0), (2,))
-    assert start.predicted == (-0.5, None)
-    assert info.title == "mup along width, adam: FAILED (1 ok, 1 missed, 0 unclear)"
-    assert info.y_label == "exponent of width"
+    page = check_page(MADE, MADE.axes[0])
+    ((panel,),) = page.rows
+    assert (panel.title, [line.label for line in panel.lines]) == ("router", ["activation", "change"])
+    start, change = panel.lines
+    assert (change.x, change.y, change.predicted, change.crosses) == ((1, 2), (0.01, 0.9), (0.0, 0.0), (2,))
+    assert (start.predicted, start.low, len(change.low)) == ((-0.5, None), (), 2)
+    assert page.title == "mup along width, adam: FAILED (1 ok, 1 missed, 0 unclear)"
+    assert panel.y_label == "exponent of width"
     # The limits hold slopes and predictions, and no single layer.
-    assert info.y_low < -0.5
-    assert 0.9 < info.y_high < 2
-    calm = check_info(report(FIT), report(FIT).axes[0])
-    assert calm.y_high - calm.y_low > 1
+    low, high = draw(page).axes[0].get_ylim()
+    assert low < -0.5
+    assert 0.9 < high < 2
+    low, high = draw(check_page(report(FIT), report(FIT).axes[0])).axes[0].get_ylim()
+    assert high - low > 1
 
 
 def test_the_legend_names_what_is_there() -> None:
     def texts(made: CheckReport) -> set[str]:
-        figure = draw_check(check_info(made, made.axes[0]))
+        figure = draw(check_page(made, made.axes[0]))
         figure.draw_without_rendering()
         return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
 

@@ -16,11 +16,11 @@ from mlp_runs import ZERO_READOUT
 from numpy.typing import NDArray
 
 from hpxfer.coordinates.checking import check
+from hpxfer.coordinates.drawing import Panel, draw
 from hpxfer.coordinates.mlp import Options, against_limit
-from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info, shown_steps
+from hpxfer.coordinates.mlp.figures import layers_page, papers_page, shown_steps
 from hpxfer.coordinates.mlp.observe import of_trials
 from hpxfer.coordinates.mlp.own import OwnData, default_training, own_trials
-from hpxfer.coordinates.mlp.papers_figure import Panel, papers_info
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.write import write_check
 from hpxfer.scaling.evaluate import parameterization
@@ -201,37 +201,37 @@ def one_matrix() -> CheckReport:
 
 
 def panels(report: CheckReport) -> dict[str, Panel]:
-    return {panel.title: panel for row in papers_info(report, report.axes[0]).rows for panel in row}
+    return {panel.title: panel for row in papers_page(report, report.axes[0]).rows for panel in row}
 
 
 def test_the_papers_layout_has_its_panels() -> None:
-    info = papers_info(mssp(), mssp().axes[0])
-    assert [len(row) for row in info.rows] == [4, 4, 3]
-    assert tuple(info.scales) == ("16", "32", "64", "128")
+    page = papers_page(mssp(), mssp().axes[0])
+    assert [len(row) for row in page.rows] == [4, 4, 3]
+    assert [key.get_label() for key in page.legend[:-1]] == ["16", "32", "64", "128"]
     loss = panels(mssp())["training loss (probe)"]
     assert [line.label for line in loss.lines] == ["16", "32", "64", "128"]
-    assert loss.lines[0].steps == (0, 1, 2, 3)
+    assert loss.lines[0].x == (0, 1, 2, 3)
     sent = panels(mssp())["exponent: propagating update"]
     assert [line.label for line in sent.lines] == ["router", "expert in", "expert out"]
     # Behind a zero readout nothing but the readout moves in the first update, and a line is missing there.
     by_label = {line.label: line for line in panels(mssp())["exponent: effective update"].lines}
-    assert by_label["readout"].steps == (1, 2, 3)
-    assert by_label["expert in"].steps == (2, 3)
+    assert by_label["readout"].x == (1, 2, 3)
+    assert by_label["expert in"].x == (2, 3)
     found = panels(one_matrix())  # a single matrix leaves out what it lacks
     assert "exponent: backward: pieces of df/dh1" not in found
     assert "expert in" not in {line.label for line in found["exponent: gradient"].lines}
 
 
 def test_layers_have_slopes_at_the_last_step_and_guides_where_something_is_predicted() -> None:
-    info = layers_info(mssp(), mssp().axes[0])
+    page = layers_page(mssp(), mssp().axes[0])
     assert shown_steps(20) == (1, 2, 4, 8, 16, 20)
-    assert [name for name, _ in info.rows] == ["RMS of the change", "RMS"]
-    names = [panel.title for panel in info.rows[0][1]]
+    assert [row[0].y_label for row in page.rows] == ["RMS of the change", "RMS"]
+    names = [panel.title.splitlines()[0] for panel in page.rows[0]]
     assert names == ["input features h1", "router logits", "gates", "single experts", "experts' sum h3", "output f"]
-    features = info.rows[0][1][0]
-    assert features.guide is not None
-    assert 1 not in features.lines  # exact zeros have no place on a log axis
-    draw_layers(info).draw_without_rendering()
+    features = page.rows[0][0]
+    assert features.guides
+    assert "1" not in {line.label for line in features.lines}  # exact zeros have no place on a log axis
+    draw(page).draw_without_rendering()
 
 
 @pytest.mark.slow
