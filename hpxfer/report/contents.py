@@ -26,7 +26,7 @@ from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.search import arm_points, best_of_arms
 from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.verdict import conclusion, facts, headline, shape_table, verdict_line, verdict_text
+from hpxfer.verdict import compared, conclusion, facts, headline, hp_text, shape_table, verdict_line, verdict_text
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Analysis
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 1
 DRIFT = "drift of the optimum"
+OPEN = {"undecided"}
 CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of them
 
 
@@ -59,6 +60,7 @@ class Card:
     finding: Finding
     facts: tuple[tuple[str, str], ...]
     shapes: Table
+    is_running: bool = False
 
     @property
     def line(self) -> str:
@@ -67,8 +69,8 @@ class Card:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict. It says too if a control is missing."""
-        return verdict_text(self.finding)
+        """The verdict. It says too if a control is missing, and that a run goes on that may decide it."""
+        return "under way" if self.is_running and self.finding.verdict == "undecided" else verdict_text(self.finding)
 
     @property
     def conclusion(self) -> str:
@@ -172,10 +174,11 @@ def _section(source: Source, name: str) -> Section:
         next_step=next_step(
             results, judged[0] if judged else None, spelled(str(results.folder)), is_running=source.is_running
         ),
-        cards=cards_of(judged, analysis),
-        other_cards=cards_of(others, analysis),
+        cards=cards_of(judged, analysis, is_running=source.is_running),
+        other_cards=cards_of(others, analysis, is_running=source.is_running),
         tables=analysis_tables(analysis),
-        unknown=(*analysis.notes, *unknown(analysis)),
+        # While trials are still to come, what a statistic lacks is not worth a line.
+        unknown=analysis.notes if source.is_running else (*analysis.notes, *unknown(analysis)),
         progress=Progress.of(results).text(is_running=source.is_running),
         progress_table=progress_table(results.cells),
         failures=failures(results),
@@ -196,7 +199,23 @@ def _headline(analysis: Analysis, results: Results, judged: Sequence[TransferRep
     """Return what was found on the judged HP, or at the base alone."""
     if asks_for_points(results.spec):
         return points_headline(best_of_arms(arm_points(results), results.spec), analysis.judged)
-    return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
+    findings = judged[0].findings if judged else ()
+    if is_running and (missing := Progress.of(results).num_missing) and {each.verdict for each in findings} <= OPEN:
+        return f"No verdict yet, as {missing} trials are still to come.{_so_far(analysis.hp, findings)}"
+    return headline(analysis.hp, findings, is_running=is_running)
+
+
+def _so_far(hp: str, findings: Sequence[Finding]) -> str:
+    """Return the lowest measured loss of each arm at each shape, as sentences; empty where nothing is measured."""
+    out = ""
+    for finding in compared(findings):
+        lowest = [
+            f"{finding.judged.level(shape.lowest_loss)} at {finding.name(shape)} ({hp} {hp_text(shape.lowest_value)})"
+            for shape in finding.shapes
+            if shape.lowest_loss is not None
+        ]
+        out += f" So far {finding.parameterization} is down to {', '.join(lowest)}." if lowest else ""
+    return out
 
 
 def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
@@ -214,13 +233,13 @@ def _question(analysis: Analysis, spec: SweepSpec) -> str:
     return f"Does {analysis.hp} transfer? Judged by {analysis.judged.words}."
 
 
-def cards_of(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
+def cards_of(reports: Sequence[TransferReport], analysis: Analysis, *, is_running: bool = False) -> tuple[Card, ...]:
     """Return a card for each verdict of these reports."""
     bases = analysis.found("bases").frame
     keys = zip(bases["hp"], bases["axis"], bases["parameterization"], strict=True)
     advice_of = {key: advice for key, advice in zip(keys, bases["advice"], strict=True) if advice}
     return tuple(
-        _card(report, finding, advice_of.get((report.hp, *finding.key)))
+        replace(_card(report, finding, advice_of.get((report.hp, *finding.key))), is_running=is_running)
         for report in reports
         for finding in report.findings
     )

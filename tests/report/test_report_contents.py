@@ -212,6 +212,11 @@ def test_what_a_run_has_not_trained_yet_is_still_to_come(tmp_path: Path) -> None
     assert section.progress.startswith("17 of 36 trials have a result")
     assert section.progress.endswith(", 1 failed; 18 are still to come.")
     assert section.next_step == "Next: nothing yet. The run goes on, and 18 trials are still to come."
+    assert section.headline.startswith(
+        "No verdict yet, as 18 trials are still to come. So far completep-moe is down to "
+    )
+    assert {card.verdict_text for card in section.cards} == {"under way"}
+    assert section.unknown == half.analysis.notes
     failed = replace(source(write_store(tmp_path / "b", failing=(0,))), is_running=True)
     assert (
         make_report([failed]).sections[0].next_step.startswith("Next: run the sweep again, which trains the 1 trials")
