@@ -4,7 +4,15 @@ results = hpxfer.run("sweep.yaml")            # or hpxfer.load_results("results/
 report = hpxfer.transfer_report(results)      # does the HP transfer, and how sure is that?
 recipe = hpxfer.Recipe.load("recipe.yaml")    # the tuned HPs, for a model of your own
 
-The names in `__all__` are the public ones. Each is imported when it is first used, so `import hpxfer` is quick.
+- Sweeps: `load_sweep`, `run`, `load_results`.
+- What was found: `transfer_report` (the verdict), `analyze` (every statistic), `all_figures`, `predict`.
+- Runs of other trainers: `judge`.
+- A model of your own: `Recipe`, `roles`, `shape_of`, `Shape`, then `receipt` and `check_module` to see that it holds.
+- Tables on small models: `check`.
+- Rows of your own, such as a gate or a statistic: `register_*`, see docs/extend.md.
+
+These names are the public ones, and each has an example in its docstring. Each is imported when it is first used, so
+`import hpxfer` is quick.
 """
 
 from __future__ import annotations

@@ -215,6 +215,12 @@ def load_results(folder: str | Path) -> Results:
     """Return the results of the sweep in a folder or at a URI. Raise HpxferError if it holds no results.
 
     It needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
+
+    >>> results = hpxfer.load_results("results/published/quickstart")
+    >>> results.trials["status"].value_counts().to_dict()
+    {'finished': 180}
+    >>> sorted(results.cells["parameterization"].unique())
+    ['completep-moe', 'sp']
     """
     path = location_at(folder).folder
     spec = load_stored(path)

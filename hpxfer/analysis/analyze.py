@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 
 def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
-    """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
+    """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by.
+
+    >>> report = hpxfer.transfer_report(hpxfer.load_results("results/published/quickstart"))
+    >>> {finding.parameterization: finding.verdict for finding in report.findings}
+    {'completep-moe': 'transfers', 'sp': 'drifts'}
+    >>> report.headline
+    'Use lr 2^-6 tuned at width 32 with completep-moe up to width 128: at most 0.0094 nats lost. ...'
+    """
     spec = results.spec
     hp, judged = hp or spec.judged_hp, judged_by(spec, loss)
     return judged_line(results, results.line(hp, judged.name), hp, judged).report
@@ -150,6 +157,10 @@ def analyze(results: Results, loss: str | None = None, references: References | 
     `results` comes from `load_results`, and may be partial: what cannot be computed says why. `loss` is one of
     those of `judge.loss`, by default the one that the sweep is judged by. `references` are what the arms are compared
     with over their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
+
+    >>> analysis = hpxfer.analyze(hpxfer.load_results("results/published/quickstart"))
+    >>> analysis.found("improvement").title  # does a larger model always win?
+    'width: completep-moe yes, sp no'
     """
     references = references or References()
     if references.arm is not None:

@@ -70,6 +70,11 @@ def run(
     cluster that does not answer. Raises TrainingFailed if training has a bug; other failed trials are in the results.
     The run may be interrupted at any time: stored results stay, and the next run trains the rest. Trials that were
     running then leave a checkpoint, from which they go on; a note of the exception (`__notes__`) says so.
+
+    >>> sweep = hpxfer.load_sweep("sweeps/smoke.yaml", overrides=["training.steps=10", "seeds=1"])
+    >>> results = hpxfer.run(sweep, results=folder)  # nothing is trained again the next time
+    >>> set(results.trials["status"])
+    {'finished'}
     """
     if isinstance(sweep, PreparedSweep):
         prepared = sweep if address is None else replace(sweep, given=replace(sweep.given, address=address))

@@ -55,8 +55,12 @@ _Found = tuple[str, Info | str, Callable[[Any], Figure], bool, str | None]
 def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
     """Return every figure that can be drawn, the judged HP's first, and `name: reason` for every other one.
 
-    In a notebook: `figures, missing = hpxfer.all_figures(results, hpxfer.analyze(results))`, then show
-    `figures[0].figure`. A figure's `svg`, `png` and `csv` are made when they are asked for.
+    A notebook shows `figures[0].figure`. A figure's `svg`, `png` and `csv` are made when they are asked for.
+
+    >>> results = hpxfer.load_results("results/published/quickstart")
+    >>> figures, missing = hpxfer.all_figures(results, hpxfer.analyze(results))
+    >>> figures[0].name
+    'transfer-lr-width'
     """
     return _drawn(_found(results, analysis), analysis)
 

@@ -69,6 +69,12 @@ def judge(
     - `tracker` says how the runs of a tracker become a table, and `save` names a new file for the table that is judged.
 
     Raises HpxferError that names the row and the column of what cannot be judged.
+
+    >>> runs = [{"lr": 2.0**k, "width": w, "seed": s, "loss": 3 - w / 400 + 0.02 * (k + 6) ** 2 + 0.001 * s}
+    ...         for w in (64, 128, 256) for k in range(-9, -3) for s in range(3)]
+    >>> found = hpxfer.judge(pandas.DataFrame(runs), columns={"value": "lr", "scale": "width"}, base="scale=64")
+    >>> found.report.findings[0].verdict  # without a control, nothing shows that staying is a merit
+    'stays'
     """
     where = name or (str(table) if isinstance(table, str | Path) else "table")
     of_tracker: tuple[str, ...] = ()

@@ -222,6 +222,12 @@ def predict(
     `results` comes from `load_results`. `target` is a Shape, or a mapping of its dimensions; without batch_tokens and
     steps it trains as the shapes of its axis do, or for `tokens`. `parameterization` names an arm of the sweep, by
     default the first one. Raises HpxferError if no model has this shape, and if nothing was tuned at the base.
+
+    >>> results = hpxfer.load_results("results/published/quickstart")
+    >>> target = hpxfer.Shape(width=256, depth=2, num_experts=4, num_active=1, expert_width=256, head_dim=32)
+    >>> forecast = hpxfer.predict(results, target).loss.forecast
+    >>> f"{forecast.loss:.2f} nats, {forecast.low:.2f} to {forecast.high:.2f} with a probability of {forecast.level}"
+    '2.34 nats, 2.29 to 2.39 with a probability of 0.9'
     """
     if results.spec.trainer is not None:
         raise HpxferError(

@@ -43,6 +43,11 @@ def receipt(
 
     Raises:
         HpxferError: an optimizer has no groups, or `roles` holds no pairs.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    >>> [(entry["name"], entry["held"], entry["lr"]) for entry in hpxfer.receipt(model, optimizer)][:2]
+    [('0.weight', 1, 0.01), ('0.bias', 1, 0.01)]
     """
     plain, pairs = plain_names(model), pairs_of(roles or ())
     every: list[Any] = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]

@@ -30,6 +30,10 @@ def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int 
     Known architectures are gpt2, llama, mistral, qwen3, mixtral, qwen3_moe, olmoe, glm4_moe and gpt_oss. Keep the heads
     of keys and values in proportion to the width. Raises HpxferError for other models, and for dimensions that are no
     shape.
+
+    >>> config = transformers.MixtralConfig(hidden_size=64, num_attention_heads=4, num_key_value_heads=2)
+    >>> hpxfer.shape_of(config).num_experts
+    8
     """
     row, config = known_model(model), config_of(model)
     if row is None:

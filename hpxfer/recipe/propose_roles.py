@@ -76,6 +76,11 @@ def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
     open has no role. Models of transformers whose `config.model_type` recipes know, such as mixtral, were checked; of
     all others the proposal says that it goes by names alone. A shared tensor counts once. Raises HpxferError if `extra`
     is no mapping and no pairs, or has a pattern that matches nothing. Its roles are checked where they are used.
+
+    >>> print(hpxfer.roles(torch.nn.ModuleDict({"lm_head": torch.nn.Linear(8, 32, bias=False)})))
+    roles, by names alone: check them
+      pattern         role     tensors  for example     size
+      lm_head.weight  readout  1        lm_head.weight  32x8
     """
     plain = plain_names(model)
     parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}

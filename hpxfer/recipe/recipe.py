@@ -72,6 +72,13 @@ class Recipe:
     with a model raise HpxferError, before they change it, if its tensors, or the config of a known model, show another
     shape than the target, or gates of another size than the recipe's. Methods with roles raise HpxferError if a
     parameter has no role or a pattern is not used.
+
+    >>> recipe = hpxfer.Recipe.load("results/published/quickstart/recipe.yaml")
+    >>> recipe.parameterization.name, recipe.hps.lr
+    ('completep-moe', 0.015625)
+    >>> target = {"width": 128, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 128, "head_dim": 32}
+    >>> recipe.multipliers(target)["expert_in"].lr  # a quarter, as the width is four times that of the base
+    0.00390625
     """
 
     file: RecipeFile

@@ -64,6 +64,10 @@ def load_sweep(
     """Return the checked sweep in a YAML file, as `hpxfer.spec.load_sweep` does, filled in from the recipe it names.
 
     The file may be the sweep.yaml of a results folder. If that is damaged, the error says how to repair it.
+
+    >>> sweep = hpxfer.load_sweep("sweeps/quickstart.yaml", overrides=["seeds=2"])
+    >>> sweep.name, sweep.seeds
+    ('quickstart', (0, 1))
     """
     path = Path(path)
     if trusted:

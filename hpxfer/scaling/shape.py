@@ -34,6 +34,9 @@ class Shape:
 
     0 means that the model has no such part. A dense model has no experts, most models have no shared experts, and a
     shape without a known schedule has no batch and no steps.
+
+    >>> hpxfer.Shape(width=64, depth=2, num_experts=4, num_active=1, expert_width=64, head_dim=32).label()
+    'w64 d2 E4A1 h64'
     """
 
     width: int  # features of the residual stream (n_embd)
