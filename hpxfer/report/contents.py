@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import hpxfer
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.errors import spelled
-from hpxfer.host import NOTHING, Table, json_ready, text_table
+from hpxfer.host import NOTHING, Table, hp_text, json_ready, text_table
 from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,
@@ -26,7 +26,7 @@ from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.search import arm_points, best_of_arms
 from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.verdict import compared, conclusion, facts, headline, hp_text, shape_table, verdict_line, verdict_text
+from hpxfer.verdict import compared, conclusion, facts, headline, shape_table, verdict_line, verdict_text
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Analysis
