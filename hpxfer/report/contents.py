@@ -239,17 +239,23 @@ def cards_of(reports: Sequence[TransferReport], analysis: Analysis, *, is_runnin
     keys = zip(bases["hp"], bases["axis"], bases["parameterization"], strict=True)
     advice_of = {key: advice for key, advice in zip(keys, bases["advice"], strict=True) if advice}
     return tuple(
-        replace(_card(report, finding, advice_of.get((report.hp, *finding.key))), is_running=is_running)
+        _card(report, finding, advice_of.get((report.hp, *finding.key)), is_running=is_running)
         for report in reports
         for finding in report.findings
     )
 
 
-def _card(report: TransferReport, finding: Finding, base_advice: str | None) -> Card:
+def _card(report: TransferReport, finding: Finding, base_advice: str | None, *, is_running: bool) -> Card:
+    """Return the card of a verdict. While a run goes on, nothing is advised that its other trials may settle."""
     known = list(facts(finding, report.hp).items())
-    if base_advice is not None:
+    if base_advice is not None and not is_running:
         known.append(("which base", base_advice))
-    return Card(hp=report.hp, finding=finding, facts=tuple(known), shapes=shape_table(finding))
+    if is_running:
+        asked = {f"to decide: {one.text}" for one in finding.to_add}
+        reasons = tuple(why for why in finding.reasons if why not in asked)
+        finding = replace(finding, reasons=reasons, to_add=())
+    table = shape_table(finding)
+    return Card(hp=report.hp, finding=finding, facts=tuple(known), shapes=table, is_running=is_running)
 
 
 def _comparison(sections: Sequence[Section]) -> Table:
