@@ -55,7 +55,8 @@ def base_choice_block(analysis: Analysis, hp: str, axis: str) -> Block | str:
     caption = [
         f"Left: what the HP tuned at each shape gives up at {shape_label(scale, largest)}, with its 95% interval."
     ]
-    caption += [f"{'; '.join(text for _, text in marks)}."] if marks else []
+    said = "; ".join(text for _, text in marks)
+    caption += [f"{said[:1].upper()}{said[1:]}."] if marks else []
     return Block(
         title=f"Base for {hp} along {axis}: {advice}",
         caption=" ".join([*caption, "Right: the FLOPs of all trials that tune the HP at this shape."]),

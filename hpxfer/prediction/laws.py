@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy import optimize, special, stats
 
-from hpxfer.numbers import Floats, Ints
+from hpxfer.intervals import Floats, Ints
 from hpxfer.verdict.thresholds import PREDICT_SHAPES
 
 Law = Literal["shrinking gain", "constant gain", "growing gain"]

@@ -53,18 +53,18 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
             by_label.setdefault(finding.parameterization, []).append(finding)
     for label, findings in by_label.items():
         if all(finding.verdict == "transfers" for finding in findings):
+            if any(finding.lacks_control and finding.to_add for finding in findings) and not _undecided(every):
+                return f"Next: add the control, without which staying may be no merit: {_follow_up(results, command)}"
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
             return (
                 f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe write {command}{which}"
             )
     judged = [finding for findings in by_label.values() for finding in findings] or every
-    if undecided := [finding for finding in judged if finding.verdict == "undecided"]:
+    if undecided := _undecided(judged):
         wanted = [addition for finding in undecided for addition in finding.to_add if not addition.parameterization]
         if wanted and all(each.asks_nothing for each in wanted):
             return f"Next: {wanted[0].text}."
-        followup = f"hpxfer report {command} --write-followup more.yaml"
-        run = f" && hpxfer run more.yaml{elsewhere(results)}" if not rename(results) else ""
-        return f"Next: write the sweep that would decide it, and run it: {followup}{run}"
+        return f"Next: write the sweep that would decide it, and run it: {_follow_up(results, command)}"
     if any(finding.verdict == "stays" for finding in judged):
         return (
             f"Next: add an arm whose optimum is expected to move, and name it as the control: until then nothing shows "
@@ -79,6 +79,16 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
             f"'parameterizations=[{arms}]'"
         )
     return f"Next: tune {hp} again at the scale that you need."
+
+
+def _undecided(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.verdict == "undecided"]
+
+
+def _follow_up(results: Results, command: str) -> str:
+    """Return the commands that write a follow-up and run it. A folder that has to be renamed first is not run."""
+    run = f" && hpxfer run more.yaml{elsewhere(results)}" if not rename(results) else ""
+    return f"hpxfer report {command} --write-followup more.yaml{run}"
 
 
 def run_again(results: Results) -> str:

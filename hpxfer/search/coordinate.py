@@ -20,7 +20,7 @@ from pydantic import Field
 
 from hpxfer.errors import nearest, shown
 from hpxfer.host import JudgedLoss
-from hpxfer.numbers import lowest_of
+from hpxfer.intervals import lowest_of
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS
 from hpxfer.scaling.roles import ROLES
 from hpxfer.search.checks import buys, multiplier_problems, varied_hps

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpxfer.numbers import lowest_of
+from hpxfer.intervals import lowest_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.rounds import End, Losses, Round, mean
 from hpxfer.search.values import SeedLosses, at_exponent, bound_text, end_steps, exponent_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hpxfer.errors import HpxferError
-from hpxfer.numbers import equal_lowest
+from hpxfer.intervals import equal_lowest
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Arm, arms_of

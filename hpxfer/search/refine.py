@@ -21,7 +21,7 @@ from pydantic import Field
 
 from hpxfer import verdict
 from hpxfer.errors import HpxferError
-from hpxfer.numbers import lowest_of
+from hpxfer.intervals import lowest_of
 from hpxfer.scaling.hps import HPs, check_hp_value
 from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored

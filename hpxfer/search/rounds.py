@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from hpxfer.numbers import equal_lowest, most_central
+from hpxfer.intervals import equal_lowest, most_central
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Arm, Outcome, Progress, arms_of

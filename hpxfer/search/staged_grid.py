@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hpxfer.numbers import Floats, equal_lowest
+from hpxfer.intervals import Floats, equal_lowest
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.checks import buys, multiplier_problems, on_log_scale, varied_hps
 from hpxfer.search.kinds import SearchKind

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpxfer.intervals import lowest_of
 from hpxfer.model.cost import relative_cost
-from hpxfer.numbers import lowest_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.verdict_lines import MIN_SEEDS, Doubt, LineShape, VerdictLine

@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from hpxfer.numbers import Floats, Ints
+from hpxfer.intervals import Floats, Ints
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.numbers import Floats, Ints
+from hpxfer.intervals import Floats, Ints
 from hpxfer.verdict.basins import slack
 from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.measured import Measured

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from hpxfer.numbers import ENDS, Floats, half_width, interval
+from hpxfer.intervals import ENDS, Floats, half_width, interval
 from hpxfer.verdict.thresholds import NOT_A_LINE
 
 TINY = 1e-9  # octaves squared: a smaller variance is rounding

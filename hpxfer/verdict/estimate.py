@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from hpxfer.numbers import ENDS, ROUNDING, Floats, Ints, half_width, lowest_of
+from hpxfer.intervals import ENDS, ROUNDING, Floats, Ints, half_width, lowest_of
 from hpxfer.verdict.basins import rise_of_each
 from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
 from hpxfer.verdict.loss_grid import LossGrid

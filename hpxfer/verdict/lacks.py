@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from hpxfer.host import FRACTIONS, is_short, value_text
-from hpxfer.numbers import lowest_of
+from hpxfer.intervals import lowest_of
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.loss_grid import SeedLosses
 from hpxfer.verdict.thresholds import MIN_POINTS, NUM_SE

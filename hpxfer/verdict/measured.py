@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpxfer.numbers import Bools, Floats, Ints, lowest_of
+from hpxfer.intervals import Bools, Floats, Ints, lowest_of
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.thresholds import BLOWN_NATS, BLOWN_RATIO, LOCAL_OCTAVES, LOCAL_POINTS, WALL_RATIO
 

@@ -27,7 +27,7 @@ from itertools import combinations
 
 import numpy as np
 
-from hpxfer.numbers import Bools, Floats, Ints
+from hpxfer.intervals import Bools, Floats, Ints
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import Measured
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpxfer.numbers import Bools, Floats
+from hpxfer.intervals import Bools, Floats
 from hpxfer.verdict.findings import Odd, OddRun
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import LOG_CHANCES, TINY, Measured, balanced

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpxfer.numbers import lowest_of
+from hpxfer.intervals import lowest_of
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.thresholds import MIN_POINTS

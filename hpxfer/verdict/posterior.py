@@ -32,7 +32,7 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from hpxfer.numbers import RANDOM_SEED, Floats, Ints
+from hpxfer.intervals import RANDOM_SEED, Floats, Ints
 from hpxfer.verdict.basins import (
     COHERENCE,
     PRIOR_T,

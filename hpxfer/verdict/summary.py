@@ -138,7 +138,7 @@ class _Arm:
         out = []
         for value in dict.fromkeys(finding.base_value for finding in found):
             members = [finding for finding in found if finding.base_value == value]
-            most = [loss for each in members for shape in each.shapes if (loss := shape.most_lost) is not None]
+            most = [loss for each in members for shape in each.others if (loss := shape.most_lost) is not None]
             lost = most_text(max(most, default=0.0), members[0].judged)
             reach = _listed([_largest(finding) for finding in members])
             out.append(f"Use {self._tuned(members)} with {self.name} up to {reach}: {lost}.")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpxfer.host import is_control, value_text
-from hpxfer.numbers import ENDS, Floats
+from hpxfer.intervals import ENDS, Floats
 from hpxfer.verdict.chances import chances, weakest
 from hpxfer.verdict.drift import regret_trend
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost

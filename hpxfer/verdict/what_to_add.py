@@ -34,6 +34,8 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
 
     Nothing else is asked for before everything planned that counts has been run.
     """
+    if finding.base is None:
+        return (Addition(text="nothing is known at the base shape: run it first"),)
     if finding.doubts:
         return (_nothing("mend the trainer first"),)
     pairs = zip(finding.shapes, grid.rows, strict=True)

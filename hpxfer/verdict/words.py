@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from hpxfer.host import NOTHING, Cell, Column, JudgedLoss, Table, hp_text, scale_text, scales_text, value_text
-from hpxfer.numbers import CONFIDENCE
+from hpxfer.intervals import CONFIDENCE
 from hpxfer.verdict.findings import Finding, OddRun, ShapeFinding
 from hpxfer.verdict.optimum import Optimum
 

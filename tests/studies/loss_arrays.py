@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.verdict.loss_grid import LossGrid
 
 

@@ -206,11 +206,11 @@ def columns_markdown(root: Path) -> str:
 
 def thresholds_markdown(root: Path) -> str:
     """Return one row per threshold of the verdict: its name, its value, and the comment above it, which says why."""
-    from hpxfer import numbers
+    from hpxfer import intervals
     from hpxfer.verdict import thresholds
 
     rows = []
-    for module in (thresholds, numbers):
+    for module in (thresholds, intervals):
         comment: list[str] = []
         for text in Path(module.__file__).read_text(encoding="utf-8").splitlines():
             name = text.partition(" = ")[0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from planted_lines import grid_of
 
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.odd_runs import measure

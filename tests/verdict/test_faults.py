@@ -23,7 +23,7 @@ from verdict_counts import VerdictCounts, measure
 from world_list import WORLDS
 from world_truth import truth_of
 
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.results import load_results
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding

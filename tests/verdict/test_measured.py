@@ -16,7 +16,7 @@ from planted_parabolas import X, all_of, parabola
 from planted_sweeps import cell_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.numbers import ROUNDING, Floats
+from hpxfer.intervals import ROUNDING, Floats
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.odd_runs import measure, odd_runs

@@ -15,7 +15,7 @@ from planted_lines import STAYS, grid_of, line
 from planted_parabolas import X, all_of, parabola
 from scipy import stats
 
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.verdict.findings import Rules
 from hpxfer.verdict.measured import LEVELS, Measured, balanced
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise

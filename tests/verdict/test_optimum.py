@@ -22,7 +22,7 @@ from verdict_counts import measure as measured_on
 from world_list import line as moving
 
 from hpxfer.analysis import report_line
-from hpxfer.numbers import equal_lowest, lowest_of, most_central
+from hpxfer.intervals import equal_lowest, lowest_of, most_central
 from hpxfer.verdict.estimate import FLAT, bends, best_cell, estimate_all
 from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.loss_grid import LossGrid, loss_grids

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laws import examples
 from planted_parabolas import X, grid_at, parabolas
 
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.verdict.basins import (
     COHERENCE,
     GROWTH_T,

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from hpxfer.host import shape_label
-from hpxfer.numbers import ENDS, Floats
+from hpxfer.intervals import ENDS, Floats
 from hpxfer.verdict import Estimates, Finding, LossGrid, Rules, Step, Verdict, find
 from hpxfer.verdict.thresholds import MOVE_OCTAVES
 

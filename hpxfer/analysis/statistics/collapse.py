@@ -16,7 +16,7 @@ from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import power_laws
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Key, TrainedShape, Transferred, transferred
-from hpxfer.numbers import Bools, Floats
+from hpxfer.intervals import Bools, Floats
 from hpxfer.verdict import Finding
 from hpxfer.verdict.thresholds import COLLAPSE_ERROR, COLLAPSE_SHARE
 

@@ -15,7 +15,7 @@ from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of, listed
 from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
-from hpxfer.numbers import mean_interval
+from hpxfer.intervals import mean_interval
 from hpxfer.scaling.shape import Shape
 
 NO_GROUP = "no two shapes with finite losses hold the same expert parameters in other experts"

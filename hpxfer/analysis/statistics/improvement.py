@@ -12,7 +12,7 @@ import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
-from hpxfer.numbers import mean_interval
+from hpxfer.intervals import mean_interval
 
 COLUMNS = {
     "axis": "the axis of the sweep",

@@ -13,7 +13,7 @@ from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of
-from hpxfer.numbers import CONFIDENCE, Floats, half_width, interval, mean_interval
+from hpxfer.intervals import CONFIDENCE, Floats, half_width, interval, mean_interval
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict import DrawnOptima, Estimates, Optimum
 

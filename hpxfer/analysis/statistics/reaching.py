@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 
 SMOOTH_SHARE = 0.1  # of the steps so far: a loss is the mean over as many, as batches differ more than steps do
 

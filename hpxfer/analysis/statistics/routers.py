@@ -16,7 +16,7 @@ from hpxfer.analysis.statistics.joint_drift import wider_slope
 from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.host import scale_text
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict import LossGrid
 from hpxfer.verdict.thresholds import NUM_SE

@@ -16,7 +16,7 @@ import numpy as np
 from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.reaching import reaches, smoothed
 from hpxfer.analysis.statistics.transferred import Curve
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 
 EQUAL_ACTIVE = 1.1  # up to this ratio, active parameters count as equal: routers alone differ by a few percent
 CURVE_POINTS = 96  # of a curve in an answer, evenly spaced over the log of the steps

@@ -14,7 +14,7 @@ from scipy import stats
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of, listed
 from hpxfer.analysis.statistics.transferred import transferred
-from hpxfer.numbers import CONFIDENCE, RANDOM_SEED, Floats
+from hpxfer.intervals import CONFIDENCE, RANDOM_SEED, Floats
 
 # The fit of a saturating power law, floor + height * 2^(-exponent (x - middle)), and its draws.
 #

@@ -25,7 +25,7 @@ COLUMNS = {
     "all_diverge": "whether no HP is stable at this shape",
     "optimum_log2": "of the shape",
     "distance_octaves": "from the optimum up to the edge",
-    "edge_octaves_per_doubling": "the drift of the edge, over the scales where it was seen",
+    "edge_octaves_per_doubling": "the drift of the edge; None unless it was seen at every shape",
 }
 NO_RESULT = "no trial of this line has a result"
 
@@ -34,7 +34,9 @@ def stability_map(grid: LossGrid, finding: Finding, hp: str) -> list[dict[str, A
     """Return a row per cell of one parameterization along one axis, from its losses and the finding on them."""
     seen = [(shape.scale, shape.edge_log2) for shape in finding.shapes if shape.edge_log2 is not None]
     finite = [(scale, edge) for scale, edge in seen if math.isfinite(edge)]
-    drift = fit_drift([scale for scale, _ in finite], [edge for _, edge in finite])
+    # An edge beyond the grid is not seen: a drift of the others alone would mislead.
+    is_whole = len(finite) == len(finding.shapes)
+    drift = fit_drift([scale for scale, _ in finite], [edge for _, edge in finite]) if is_whole else None
     return [
         {
             "axis": finding.axis,
@@ -75,6 +77,8 @@ def _maps(inputs: Inputs) -> Found:
 def distance(name: str, cells: pd.DataFrame) -> str:
     """Return how many octaves the optima of an arm are from divergence, e.g. `mup at least 2`."""
     known, shares = cells["distance_octaves"].dropna(), cells["diverged_share"].dropna()
+    if len(known) and known.min() <= 0:
+        return f"{name} none"
     if len(known):
         return f"{name} at least {known.min():.2g}"
     if (shares > 0).all():

@@ -16,7 +16,7 @@ from scipy import stats
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.searches import points_of
 from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of, listed
-from hpxfer.numbers import CONFIDENCE, Bools, Floats
+from hpxfer.intervals import CONFIDENCE, Bools, Floats
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import tunes_points
 from hpxfer.store import LOSS_COLUMNS

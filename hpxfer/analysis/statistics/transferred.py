@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.numbers import Floats
+from hpxfer.intervals import Floats
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict import Finding, SeedLosses, ShapeLosses
 

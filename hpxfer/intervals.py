@@ -1,4 +1,4 @@
-"""Numbers: types of arrays, intervals of draws and samples, and which of equal losses counts as the lowest."""
+"""Types of arrays, intervals of draws and samples, and which of equal losses counts as the lowest."""
 
 from __future__ import annotations
 
