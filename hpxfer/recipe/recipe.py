@@ -337,7 +337,8 @@ class Recipe:
         target = as_shape(given)
         check_covered(self, target)
         if found := out_of_range(self, target):
-            text = f"the target {target.label(schedule=True)} is beyond what was measured: {'; '.join(found)}"
+            name = target.label(schedule=bool(target.batch_tokens or target.steps))
+            text = f"the target {name} is beyond what was measured: {'; '.join(found)}"
             warnings.warn(text, OutOfRangeWarning, stacklevel=3)
         return Resolved(self, target)
 
