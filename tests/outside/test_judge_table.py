@@ -209,10 +209,9 @@ def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
         f"{kind}-lr-width" for kind in ("transfer", "optimum", "regret", "base-choice", "stability")
     ]
     assert section.not_drawn == []
-    assert [table.title for table in section.tables] == [
-        "Which base is large enough?",
-        "Does a larger model always win?",
-        "Stability edge",
+    assert [table.title.partition("?")[0] for table in section.tables] == [
+        "Which base is large enough",
+        "Does a larger model always win",
     ]
     assert section.trials(10**6).num_trials == 192
     page = (tmp_path / "page" / "report.html").read_text()
