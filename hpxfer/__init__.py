@@ -11,8 +11,8 @@ recipe = hpxfer.Recipe.load("recipe.yaml")    # the tuned HPs, for a model of yo
 - Tables on small models: `check`.
 - Rows of your own, such as a gate or a statistic: `register_*`, see docs/extend.md.
 
-These names are the public ones, and each has an example in its docstring. Each is imported when it is first used, so
-`import hpxfer` is quick.
+These names are the public ones. What a notebook calls has an example in its docstring, `check_module` in docs/check.md.
+Each name is imported when it is first used, so `import hpxfer` is quick.
 """
 
 from __future__ import annotations

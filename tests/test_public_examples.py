@@ -12,12 +12,9 @@ import torch
 import hpxfer
 
 ROOT = Path(__file__).parents[1]
-# Names of plug-ins have their examples in docs/extend.md, and an exception needs none.
-SHOWN = [
-    name
-    for name in hpxfer.__all__
-    if not name.startswith("register_") and name not in ("HpxferError", "check", "check_module")
-]
+# Plug-ins have their examples in docs/extend.md, check_module in docs/check.md. An exception needs none.
+OTHERS = ("HpxferError", "check_module")
+SHOWN = [name for name in hpxfer.__all__ if not name.startswith("register_") and name not in OTHERS]
 
 
 @pytest.mark.parametrize("name", SHOWN)

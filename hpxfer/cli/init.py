@@ -14,7 +14,7 @@ from hpxfer.cli.output import answer, say, written
 from hpxfer.errors import HpxferError, nearest, shown
 
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
-# Where most sweeps start, the first ones first. All others are studies, which `--list` only names.
+# The examples to start from, in the order of the list. All others are studies, which the list only names.
 STARTS = (
     *("quickstart", "transfer", "mixtral", "dense_to_moe", "first", "verdict"),
     *("own_numpy", "own_nanogpt", "own_mixtral"),

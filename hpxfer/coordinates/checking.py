@@ -234,6 +234,10 @@ def check(
 
     Raises:
         HpxferError: no model can follow an axis, or the table lacks a row that the model needs.
+
+    >>> found = hpxfer.check("completep", axes=["width"], points=[32, 64, 128, 256], steps=2, seeds=3)
+    >>> found.axes[0].answer
+    'passed'
     """
     choice = by_name(parameterization) if isinstance(parameterization, str) else parameterization
     family = sweep.model.family if sweep else "gpt"

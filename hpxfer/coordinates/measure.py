@@ -243,6 +243,7 @@ class Fit:
     magnitudes: tuple[float, ...]
     source: str | None = None  # of the prediction, or the reason why there is none
     dropped: tuple[float, ...] = ()
+    bound: Bound = "equal"  # what the prediction is: a slope below or above a bound is ok as well
 
 
 def fit(
@@ -376,6 +377,7 @@ def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: fl
         magnitudes=magnitudes,
         source=found.source if found else None,
         dropped=dropped,
+        bound=found.bound if found else "equal",
     )
 
 

@@ -331,7 +331,8 @@ def _row(judged: Judged) -> tuple[str, ...]:
         slope, interval = _no_slope(fit.magnitudes), ""
     else:
         slope, interval = f"{fit.slope:+.2f}{without(fit.dropped)}", f"{fit.low:+.2f} .. {fit.high:+.2f}"
-    predicted = "" if fit.predicted is None else f"{fit.predicted:+.2f}"
+    sign = {"equal": "", "at most": "<= ", "at least": ">= "}[fit.bound]
+    predicted = "" if fit.predicted is None else f"{sign}{fit.predicted:+.2f}"
     when = f" (step {judged.step})" if judged.verdict in ("miss", "unclear") and judged.step != fit.step else ""
     sizes = (f"{size:.2g}" for size in (fit.magnitudes[0], fit.magnitudes[-1]))
     return (judged.role, judged.quantity, str(fit.step), slope, interval, predicted, judged.verdict + when, *sizes)

@@ -1,4 +1,4 @@
-"""The machine that hpxfer runs on: files, processes, memory, signals. Beside it: how output is written.
+"""The machine that hpxfer runs on (files, processes, memory, signals), and how output is written.
 
 hpxfer runs on Linux and on macOS. On Windows `import hpxfer` works, and importing this room raises HpxferError.
 """

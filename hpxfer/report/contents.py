@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 1
 DRIFT = "drift of the optimum"
-OPEN = {"undecided"}
 CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of them
 
 
@@ -200,7 +199,8 @@ def _headline(analysis: Analysis, results: Results, judged: Sequence[TransferRep
     if asks_for_points(results.spec):
         return points_headline(best_of_arms(arm_points(results), results.spec), analysis.judged)
     findings = judged[0].findings if judged else ()
-    if is_running and (missing := Progress.of(results).num_missing) and {each.verdict for each in findings} <= OPEN:
+    is_open = all(each.verdict == "undecided" for each in findings)
+    if is_running and is_open and (missing := Progress.of(results).num_missing):
         return f"No verdict yet, as {missing} trials are still to come.{_so_far(analysis.hp, findings)}"
     return headline(analysis.hp, findings, is_running=is_running)
 

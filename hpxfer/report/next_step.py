@@ -1,4 +1,4 @@
-"""What to do after a sweep, in one sentence. Pure."""
+"""What to do after a sweep, in one sentence that ends with the command to type where there is one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from hpxfer.analysis.analyze import all_diverged
+from hpxfer.analysis.followup import followup_sweep
 from hpxfer.errors import HpxferError, spelled
 from hpxfer.host import CONTROL, JudgedLoss
 from hpxfer.registry import registry
@@ -33,7 +34,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     For example: `Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe write results/quickstart`.
     """
     hp = results.spec.judged_hp
-    command = folder if results.base is None else f"{folder} --base '{results.base.name}'"
+    command = quote(folder) if results.base is None else f"{quote(folder)} --base '{results.base.name}'"
     every = report.findings if report is not None else ()
     progress = Progress.of(results)
     if is_running and progress.num_missing:
@@ -53,14 +54,14 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
             by_label.setdefault(finding.parameterization, []).append(finding)
     for label, findings in by_label.items():
         if all(finding.verdict == "transfers" for finding in findings):
-            if any(finding.lacks_control and finding.to_add for finding in findings) and not _undecided(every):
+            if any(finding.to_add for finding in findings) and _adds_control(results, report):
                 return f"Next: add the control, without which staying may be no merit: {_follow_up(results, command)}"
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
             return (
                 f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe write {command}{which}"
             )
     judged = [finding for findings in by_label.values() for finding in findings] or every
-    if undecided := _undecided(judged):
+    if undecided := [finding for finding in judged if finding.verdict == "undecided"]:
         wanted = [addition for finding in undecided for addition in finding.to_add if not addition.parameterization]
         if wanted and all(each.asks_nothing for each in wanted):
             return f"Next: {wanted[0].text}."
@@ -81,8 +82,10 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     return f"Next: tune {hp} again at the scale that you need."
 
 
-def _undecided(findings: Sequence[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.verdict == "undecided"]
+def _adds_control(results: Results, report: TransferReport | None) -> bool:
+    """Return whether a follow-up adds an arm: it does where nothing is undecided, and a sweep file may hold the arm."""
+    found = () if report is None else followup_sweep(results.spec, [report]).added
+    return any(words.startswith("parameterization ") for words in found)
 
 
 def _follow_up(results: Results, command: str) -> str:

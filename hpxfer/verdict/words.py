@@ -199,13 +199,34 @@ def conclusion(finding: Finding) -> str | None:
         case "stays":
             return "; ".join(text for text in (f"drift {drift_text(finding)}", lost_text(finding)) if text)
         case "undecided":
+            why = None if finding.refuted else _open_question(finding)
             likely = likely_text(finding)
-            return finding.reasons[0] if finding.reasons and not finding.refuted else likely and f"probability {likely}"
+            return why or (None if likely is None else f"probability {likely}")
     if not finding.over:
         return move_text(finding)
     worst = finding.over[0]
     lost = "diverges" if worst.regret_nats == math.inf else f"{regret_number_text(worst)} {finding.judged.unit} lost"
     return f"{lost} at {finding.name(worst)}"
+
+
+def _open_question(finding: Finding) -> str | None:
+    """Return in a few words what an undecided finding lacks; None if it lacks nothing but a clearer answer."""
+    if finding.base is not None and finding.base.optimum.open_because:
+        return f"base: {finding.base.optimum.open_because}"
+    if finding.noise_nats is None:
+        return "one seed: no noise floor"
+    if len(finding.shapes) < 2:
+        return "no shape beyond the base"
+    for shape in finding.shapes:
+        if shape.regret_nats is None:
+            return f"{finding.name(shape)}: no result at the transferred HP"
+        if why := lost_runs_text(finding, shape):
+            return why
+    for shape in finding.others:
+        if shape.limit_nats is not None and shape.known_to_nats > shape.limit_nats:
+            known_to = finding.judged.amount(shape.known_to_nats)
+            return f"loss given up known to +- {known_to}, limit {shape.limit_nats:.2g}"
+    return None if finding.drift or finding.move else "drift unknown"
 
 
 def transferred_text(finding: Finding) -> str:

@@ -203,6 +203,9 @@ def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
         "Next: run the sweep again, which trains the 18 trials"
     )
     assert "--write-followup more.yaml" in steps(write_store(tmp_path / "c", one_seed))
+    ours_alone = write_store(tmp_path / "e", ("[completep-moe, sp]", "[completep-moe]"))
+    add = f"Next: add the control, without which staying may be no merit: hpxfer report {ours_alone} --write-followup"
+    assert steps(ours_alone).startswith(add)
     assert f"hpxfer recipe write {tmp_path / 'd'}" in steps(write_store(tmp_path / "d", control_alone))
 
 

@@ -238,8 +238,8 @@ def test_the_line_of_a_verdict_ends_with_what_it_rests_on() -> None:
     assert verdict_line(replace(MINE, control=control)) == "completep-moe: transfers (at most 0.02 nats lost)"
     assert verdict_line(SP) == "sp: drifts (0.13 +- 0.004 nats lost at width 128)"
     assert conclusion(finding("undecided", -0.01, transfer_chance=0.965)) == "probability 96.5% that it transfers"
-    open_ = replace(finding("undecided", None), reasons=("width 128: no results", "drift unknown"))
-    assert verdict_line(open_) == "completep-moe: undecided (width 128: no results)"
+    noisy = (MINE.shapes[0], shape(128.0, -0.01, regret_se_nats=0.02, limit_nats=0.025))
+    assert conclusion(finding("undecided", None, shapes=noisy)) == "loss given up known to +- 0.04 nats, limit 0.025"
 
 
 def test_a_drift_has_its_interval_and_optima_off_a_line_their_steps() -> None:

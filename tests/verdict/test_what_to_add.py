@@ -226,6 +226,12 @@ def test_equal_losses_at_the_lower_end_ask_for_lower_values_only() -> None:
     assert all(value < 2.0**-9 for addition in finding(frame).to_add for value in addition.values)
 
 
+def test_a_base_without_a_row_is_asked_for_before_any_value() -> None:
+    frame = line(STAYS)
+    (more,) = finding(frame[~frame["is_base"]]).to_add
+    assert (more.text, more.asks_nothing) == ("nothing is known at the base shape: run it first", True)
+
+
 def test_an_unfinished_sweep_is_finished_before_anything_else_is_added() -> None:
     frame = with_status(line(STAYS, noise=0.08), "missing", scale=32.0, value=2.0**-7)
     found = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))

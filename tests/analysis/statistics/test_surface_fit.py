@@ -13,7 +13,7 @@ from planted_lines import STAYS, line, with_status
 from there import of, there
 
 from hpxfer.analysis import Found, Inputs
-from hpxfer.analysis.statistics.stability import NO_RESULT, STABILITY
+from hpxfer.analysis.statistics.stability import NO_RESULT, STABILITY, distance
 from hpxfer.analysis.statistics.surface import PairCells, Surface, fit_surface
 from hpxfer.verdict.findings import DEFAULT_RULES
 from hpxfer.verdict.report import judge_line
@@ -108,9 +108,22 @@ def test_a_cliff_is_where_it_was_planted_and_its_drift_with_the_optimum() -> Non
     assert edges(stays) == [-5.0, -5.0, -5.0]
     assert edges(stays, "edge_octaves_per_doubling") == pytest.approx([0.0] * 3, abs=1e-9)
     assert edges(stays, "distance_octaves") == pytest.approx([1.2] * 3, abs=0.15)
-    moves = stability(line({"sp": lambda doublings: -5.2 - doublings}, diverges_above=1.5))
-    assert edges(moves)[1:] == [-5.0, -6.0]
+    moves = stability(line({"sp": lambda doublings: -5.7 - doublings}, diverges_above=1.5))
+    assert edges(moves) == [-5.0, -6.0, -7.0]
     assert edges(moves, "edge_octaves_per_doubling") == pytest.approx([-1.0] * 3)
+
+
+def test_edges_beyond_the_grid_leave_their_drift_open() -> None:
+    """Of 2^-3.7, -4.7 and -5.7 the grid, which ends at 2^-4, shows two: a drift of these alone would leave one out."""
+    moves = stability(line({"sp": lambda doublings: -5.2 - doublings}, diverges_above=1.5))
+    assert edges(moves) == [None, -5.0, -6.0]
+    assert edges(moves, "edge_octaves_per_doubling") == [None] * 3
+
+
+def test_an_optimum_at_its_edge_has_no_octaves_left() -> None:
+    found = stability(line(STAYS, diverges_above=1.5)).frame
+    assert distance("sp", found) == "sp at least 1.2"
+    assert distance("sp", found.assign(distance_octaves=-0.4)) == "sp none"
 
 
 def test_shares_are_of_seeds_with_a_result() -> None:
