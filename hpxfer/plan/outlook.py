@@ -2,13 +2,14 @@
 
 The verdict's own rules answer both. They judge planted losses on the cells of the sweep: the same basin at each shape,
 with hardly any noise. What is undecided even then lacks a shape, a value or a seed, and the verdict says which. How
-many seeds real noise asks for is what the verdict would ask for at that noise.
+many seeds real noise asks for is what the verdict would ask for at that noise. Where the verdict on stored trials asks
+for seeds already, it is that number: close to a limit it takes more than noise alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,19 @@ import numpy as np
 
 from hpxfer.host import NATS, is_control
 from hpxfer.search import Outcome, judged_by, kind_of, rules_of
-from hpxfer.verdict import COLUMNS, LossGrid, SeedLosses, ShapeLosses, estimate_all, find, loss_grids, seeds_at_noise
+from hpxfer.verdict import (
+    COLUMNS,
+    Finding,
+    LossGrid,
+    Rules,
+    SeedLosses,
+    ShapeLosses,
+    compared,
+    find,
+    loss_grids,
+    seeds_at_noise,
+    seeds_needed,
+)
 
 if TYPE_CHECKING:
     from hpxfer.spec import Axis, SweepSpec
@@ -29,6 +42,7 @@ OCTAVE_SHARE = 0.02  # of the loss: what an octave costs in the planted basins, 
 MOST_SHAPES = 8  # about so many are planted beside the base: as all have one basin, more of them say no more
 MOST_SEEDS = 16  # that are planted: with hardly any noise more of them say no more
 QUIET = 1e-4  # the planted noise, as a share of the loss
+MOST_SAID = 999  # seeds: so close to a limit the number means nothing any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +89,21 @@ def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | 
     why_not = next((finding.reasons[0] for finding in lacking.values()), None)
     if lacking and len(lacking) < len(planted):
         why_not = f"along {', '.join(lacking)}: {why_not}"
-    noise, noise_from = _noise(expansion, outcomes)
     several = planted if num_seeds > 1 else find([_planted(spec, axis, 2) for axis in expansion.axes], rules)
-    needed = max((seeds_at_noise(finding) / (finding.noise_nats or 1.0) ** 2 for finding in several), default=0.0)
-    if noise is None or rules.loss is None or needed <= 0:
+    at_noise = max((seeds_at_noise(finding) / (finding.noise_nats or 1.0) ** 2 for finding in several), default=0.0)
+    stored = _stored(expansion, outcomes, rules)
+    noise, noise_from = _noise(expansion, stored)
+    if noise is None or rules.loss is None or at_noise <= 0:
         noise, noise_from = None, ""
-    seeds = [max(math.ceil(needed * share**2), 2) for share in noise or ()]
+    counts = [at_noise * share**2 for share in noise or ()]
+    asking = [
+        each for each in compared(stored) if each.verdict == "undecided" and any(one.seeds for one in each.to_add)
+    ]
+    if counts and asking:
+        at_limit = max(seeds_needed(finding, rules) for finding in asking)
+        noise_from += ", which lie close to a limit" if at_limit > counts[0] + 1 else ""
+        counts = [min(at_limit, MOST_SAID)]
+    seeds = [max(math.ceil(count), 2) for count in counts]
     asked = (one for finding in lacking.values() for one in finding.to_add if not one.asks_nothing)
     at_best = None
     if not any(is_control(label, rules.control) for label in expansion.arms):
@@ -131,17 +154,19 @@ def _planted(spec: SweepSpec, axis: Axis, num_seeds: int) -> LossGrid:
     return LossGrid(rows=tuple(rows))
 
 
-def _noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> tuple[tuple[float, float] | None, str]:
+def _noise(expansion: Expansion, stored: Sequence[Finding]) -> tuple[tuple[float, float] | None, str]:
     """Return the noise of one seed as a share of the loss: of the stored trials, else of the published sweeps."""
-    if (share := _stored_noise(expansion, outcomes)) is not None:
-        return (share, share), "that of the stored trials"
+    noise = stored[0].noise_nats if stored else None
+    best = [loss for finding in stored for shape in finding.shapes if (loss := shape.lowest_loss or 0.0) > 0]
+    if noise is not None and best:
+        return (noise / min(best),) * 2, "that of the stored trials"
     if expansion.spec.model.family != "gpt" or judged_by(expansion.spec).unit != NATS.unit:
         return None, ""
     return PUBLISHED_NOISE, "as half of the published sweeps have"
 
 
-def _stored_noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> float | None:
-    """Return that of the stored trials of the line of the judged HP, as the verdict reads them."""
+def _stored(expansion: Expansion, outcomes: Mapping[str, Outcome], rules: Rules) -> tuple[Finding, ...]:
+    """Return the findings on the stored trials of the line of the judged HP, as the report would have them."""
     rows, hp = [], expansion.spec.judged_hp
     for cell in expansion.cells() if outcomes else ():
         found = outcomes.get(cell.trial.id) if cell.line == hp else None
@@ -151,13 +176,9 @@ def _stored_noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> floa
             of_trial = (cell.parameterization, trial.hps.get(hp), trial.seed)
             rows.append((*where, *of_trial, found.loss, found.status))
     if not rows:
-        return None
+        return ()
     import pandas as pd
 
     line = pd.DataFrame(rows, columns=list(COLUMNS))
-    grids = loss_grids(line.drop_duplicates(["axis", "parameterization", "shape", "value", "seed"]))
-    estimates = estimate_all(grids)
-    means = (each.measured(i).mean_K for each in estimates for i in range(len(each.grid.rows)))
-    best = [loss for of_shape in means for loss in of_shape if loss > 0]
-    noise = estimates[0].noise
-    return None if noise is None or not best else noise.sd / min(best)
+    line = line.drop_duplicates(["axis", "parameterization", "shape", "value", "seed"])
+    return find(loss_grids(line, judged_by(expansion.spec)), rules)

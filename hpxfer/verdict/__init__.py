@@ -22,5 +22,5 @@ from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line, report
 from hpxfer.verdict.shared_base import with_shared_bases
 from hpxfer.verdict.summary import headline
 from hpxfer.verdict.transfer import find
-from hpxfer.verdict.what_to_add import seeds_at_noise
+from hpxfer.verdict.what_to_add import seeds_at_noise, seeds_needed
 from hpxfer.verdict.words import conclusion, facts, misfit_text, shape_table, verdict_line, verdict_text

@@ -46,7 +46,7 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
     if value is not None and (untried := [row for row in rows if all(cell.value != value for cell in row.cells)]):
         return tuple(_wanted((row, (value,), "the transferred HP, which was not run there") for row in untried))
     if finding.rests_on is not None:
-        return tuple(_more_seeds(finding, 0)) or (_nothing(f"check {finding.rests_on}"),)
+        return tuple(_more_seeds(finding, rules)) or (_nothing(f"check {finding.rests_on}"),)
     hopeless = {i: why for i, row in enumerate(rows) if (why := why_hopeless(row)) is not None}
     if hopeless and len(hopeless) == len(rows):
         return (_nothing(hopeless[0]),)
@@ -83,17 +83,17 @@ def _wanted(lacks: Iterable[Lack]) -> list[Addition]:
 
 def _within_noise(finding: Finding, tie: Sequence[Addition], rules: Rules) -> list[Addition]:
     """Return the seeds without which no regret can be said to be within its limit, and the value between a tie."""
-    limits = [(shape, shape.limit_nats) for shape in finding.others if shape.limit_nats]
-    at_noise = seeds_at_noise(finding)
-    if at_noise <= SEED_MARGIN * finding.num_seeds:
-        in_doubt = any(NUM_SE * shape.doubt_se > limit for shape, limit in limits)
-        return _more_seeds(finding, 0) if in_doubt else []
+    if _in_dispute(finding):
+        return _more_seeds(finding, rules)
+    if (at_noise := seeds_at_noise(finding)) <= SEED_MARGIN * finding.num_seeds:
+        return []
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if (finding.transfer_chance or 0.0) < rules.error:
         return []
     if at_noise <= HOPELESS_SEEDS:
-        return [*tie, *_more_seeds(finding, _seeds_needed(finding, rules))]
-    noise, limit = finding.judged.amount(finding.noise_nats or 0.0), min(limit for _, limit in limits)
+        return [*tie, *_more_seeds(finding, rules)]
+    noise = finding.judged.amount(finding.noise_nats or 0.0)
+    limit = min(shape.limit_nats for shape in finding.others if shape.limit_nats)
     why = f"it takes about {math.ceil(at_noise)} seeds, as the noise of one is {noise} and the limit {limit:.2g}"
     return [_nothing(f"{why}; a longer run or more validation tokens lower the noise")]
 
@@ -104,12 +104,21 @@ def seeds_at_noise(finding: Finding) -> float:
     return SEED_MARGIN * finding.num_seeds * max(over, default=0.0) ** 2
 
 
-def _seeds_needed(finding: Finding, rules: Rules) -> float:
-    """Return how many seeds probably decide, if estimates stay where they are.
+def _in_dispute(finding: Finding) -> bool:
+    """Return whether a verdict waits for one more seed: to tell which of two runs is right, and not for less noise."""
+    apart = any(shape.limit_nats and NUM_SE * shape.doubt_se > shape.limit_nats for shape in finding.others)
+    return finding.rests_on is not None or (apart and seeds_at_noise(finding) <= SEED_MARGIN * finding.num_seeds)
 
-    An interval must shrink about its middle until it is clear of its limit. Where all are, the chance of a transfer is
-    read as a normal distance in standard errors, which doubles if all errors halve.
+
+def seeds_needed(finding: Finding, rules: Rules = DEFAULT_RULES) -> float:
+    """Return how many seeds probably decide an undecided finding, if estimates stay where they are.
+
+    One more tells which of two runs is right. Else an interval must shrink about its middle until it is clear of its
+    limit. Where all are, the chance of a transfer is read as a normal distance in standard errors, which doubles if all
+    errors halve.
     """
+    if _in_dispute(finding):
+        return finding.num_seeds + 1
     open_ = [((high - low) / 2, abs((low + high) / 2 - limit)) for low, high, limit in _limits(finding)]
     factor = max((half / room if room else math.inf for half, room in open_), default=0.0)
     if factor <= 1 and finding.transfer_chance is not None:
@@ -118,9 +127,9 @@ def _seeds_needed(finding: Finding, rules: Rules) -> float:
     return max(SEED_MARGIN * finding.num_seeds * max(factor, 1.0) ** 2, seeds_at_noise(finding))
 
 
-def _more_seeds(finding: Finding, needed: float) -> list[Addition]:
+def _more_seeds(finding: Finding, rules: Rules) -> list[Addition]:
     """Return the seeds that probably decide, or the most that a follow-up asks for, which then probably do not."""
-    now = finding.num_seeds
+    now, needed = finding.num_seeds, seeds_needed(finding, rules)
     seeds = max(min(max(math.ceil(min(needed, MAX_SEEDS)), now + 1), MAX_GROWTH * now, MAX_SEEDS), MIN_SEEDS)
     hardly = ", which will probably not decide" if needed > seeds else ""
     text = f"{seeds} seeds instead of {now} at every shape{hardly}"
@@ -136,11 +145,11 @@ def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addi
         return finer
     if bad := [row for row in doubtful if (row.shape.optimum.misfit or 0.0) >= MISFIT]:
         return [_nothing(f"{bad[0].name}: its cells scatter about every basin more than seeds do; look at its trials")]
-    now, needed = finding.num_seeds, _seeds_needed(finding, rules)
+    now, needed = finding.num_seeds, seeds_needed(finding, rules)
     # Whether the move or a regret is known well, and its limit lies within what is known.
     is_near_limit = any(low <= limit < high and high - low <= limit for low, high, limit in _limits(finding))
     if now < MAX_SEEDS and (needed <= MAX_SEEDS or not is_near_limit):
-        return _more_seeds(finding, needed)
+        return _more_seeds(finding, rules)
     scales = [row.shape.scale for row in rows]
     if not is_near_limit or max(scales) >= LONG_AXIS * min(scales):
         return [_nothing(f"{now} seeds do not decide, nor would a finer grid")]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from command_line import hpxfer
 from made_results import DATA
+from planted_lines import line
 from sweep_text import edited
 from tiny import write_tiny
 
@@ -22,7 +23,7 @@ from hpxfer.plan.text import plan_text
 from hpxfer.search import Outcome
 from hpxfer.spec import load_sweep, parse_sweep
 from hpxfer.trial import DataRef, Expansion
-from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.transfer import find
 
 TABLES = "[completep-moe, sp]"
@@ -213,6 +214,7 @@ def test_moe_shapes_are_given_relative_to_the_nearest_dense_one() -> None:
 
 
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
+HALVES = tuple(exponent / 2 for exponent in range(-16, -7))
 BYTES = DataRef(digest="0", tokenizer="bytes", vocab_size=256)
 
 
@@ -276,6 +278,21 @@ def test_stored_trials_replace_the_published_noise() -> None:
     assert "that of the stored trials" in found.line()
     assert found.seeds_needed is not None
     assert found.seeds_needed[0] <= 3
+
+
+@pytest.mark.parametrize(("drift", "verb"), [(0.28, "will probably"), (0.44, "will probably not")])
+def test_the_plan_of_a_follow_up_says_what_the_report_says(drift: float, verb: str) -> None:
+    """By noise alone 10 seeds would decide in both cases. In one a regret lies close to its limit."""
+    frame = line({"completep-moe": lambda doublings: -6 + drift * doublings}, grid=HALVES, seeds=6, noise=0.03)
+    (more,) = find(loss_grids(frame))[0].to_add
+    edits = "parameterizations=[completep-moe]", f"grid.lr.values={[2.0**exponent for exponent in HALVES]}"
+    loss = {(row["scale"], row["value"], row["seed"]): row["loss"] for row in frame.to_dict("records")}
+    outcomes = {
+        trial.id: Outcome(status="finished", loss=loss[trial.shape.width, trial.hps.lr, trial.seed])
+        for trial in quickstart(*edits).trials()
+    }
+    assert f"{more.seeds} seeds {verb} decide" in expected(f"seeds={more.seeds}", *edits, outcomes=outcomes).line()
+    assert more.text.endswith("which will probably not decide") == verb.endswith("not")
 
 
 def test_a_search_without_a_line_has_no_verdict() -> None:
