@@ -51,18 +51,21 @@ def base_choice_block(analysis: Analysis, hp: str, axis: str) -> Block | str:
         ),
         Chart(**form, legend="keys", finish=lambda axes, _, of: _draw_costs(axes, of, looks)),
     )
+    has_costs = bool(rows["tuning_flops"].notna().any())
     # The caption names no mark that is not there.
     caption = [
-        f"Left: what the HP tuned at each shape gives up at {shape_label(scale, largest)}, with its 95% interval."
+        f"{'Left: what' if has_costs else 'What'} the HP tuned at each shape gives up at "
+        f"{shape_label(scale, largest)}, with its 95% interval."
     ]
     said = "; ".join(text for _, text in marks)
     caption += [f"{said[:1].upper()}{said[1:]}."] if marks else []
+    caption += ["Right: the FLOPs of all trials that tune the HP at this shape."] if has_costs else []
     return Block(
         title=f"Base for {hp} along {axis}: {advice}",
-        caption=" ".join([*caption, "Right: the FLOPs of all trials that tune the HP at this shape."]),
+        caption=" ".join(caption),
         frame=rows,
         drawn=drawn,
-        charts=charts,
+        charts=charts if has_costs else charts[:1],
         judged=analysis.judged,
         height=3.2,
     )
@@ -97,9 +100,6 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, looks: Mapping[str, Look]) -> No
     for name, arm in rows.groupby("parameterization", sort=False):
         color, marker, *_ = looks[str(name)]
         known = arm[arm["tuning_flops"].notna()]
-        if known.empty:
-            axes.annotate("not known", (0.5, 0.5), xycoords="axes fraction", ha="center")
-            continue
         style.log_losses(axes)
         axes.plot(known["x"], known["tuning_flops"], color=color, linewidth=1.4)
         for row in each(known):

@@ -29,6 +29,8 @@ PLACES: dict[str, dict[str, Any]] = {
     "right": {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)},
     "under": {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)},
 }
+LATE = 10  # curves of losses are shown from this part of a run on: before it all shapes look alike
+CUT = "The first steps of training, in which all curves fall steeply, are not shown."
 Look = tuple[str, str] | tuple[str, str, str]  # color, marker, and the style of its line if it is not solid
 
 
@@ -146,6 +148,16 @@ class Block:
 def key(label: str, **look: Any) -> Line2D:
     """Return an entry of a legend in the color of text."""
     return Line2D([], [], **{"color": INK, "alpha": FAINT, **look}, label=label)
+
+
+def late_ends(
+    frame: pd.DataFrame, x: str, start: float, room: float = 0.04
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ends of x and of y of curves of losses from `start` on. `room` is below them, as a share of y."""
+    late = frame[frame[x] >= start]
+    low, high = float(late["min_nats"].min()), float(late["max_nats"].max())
+    span = high - low or 0.1
+    return (start, float(frame[x].max()) * 1.1), (low - room * span, high + 0.05 * span)
 
 
 def draw(block: Block) -> Figure:

@@ -49,10 +49,10 @@ def collapse_block(
         title=f"Training losses of {_compared(numbers, rows)} at one {numbers['hp'].iloc[0]} part beyond the seeds' "
         f"noise: {said}",
         caption="Compared are the training losses of all shapes at the same step and at the same HP, the one "
-        "transferred from the base; each curve is a mean over seeds and windows of steps. Right: the standard "
-        "deviation between these curves, and the one that seeds alone would cause. Lines mark the step from which "
-        f"shapes differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the loss. With two seeds the "
-        "noise is poorly known, so that only a large difference stands out from it.",
+        "transferred from the base; each curve is a mean over seeds and windows of steps.",
+        right="Right: the standard deviation between these curves, and the one that seeds alone would cause. Lines "
+        f"mark the step from which shapes differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the "
+        "loss. With two seeds the noise is poorly known, so that only a large difference stands out from it.",
         titles={row.parameterization: _title(row) for _, row in numbers.iterrows()},
         parting={row.parameterization: _parting(row) for _, row in numbers.iterrows()},
         judged=judged,
@@ -82,9 +82,10 @@ def normalized_block(
         rows,
         title=f"Normalized losses of {_compared(numbers, rows)} differ by less than seeds do: {listed(phrases)}",
         caption="Compared are the training losses of all shapes at the HP transferred from the base, at the same share "
-        "of training, as (loss - floor) / (final loss - floor) (arXiv 2507.02119). Right: the standard deviation "
-        "between these curves over their mean, and the one that seeds alone would cause. The floor is "
+        "of training, as (loss - floor) / (final loss - floor) (arXiv 2507.02119). The floor is "
         f"{', '.join(floors)}.",
+        right="Right: the standard deviation between these curves over their mean, and the one that seeds alone would "
+        "cause.",
         titles={row.parameterization: f"{_each(row)}, normalized" for _, row in numbers.iterrows()},
         parting={},
         judged=judged,
@@ -99,13 +100,15 @@ def _block(
     *,
     title: str,
     caption: str,
+    right: str,
     titles: Mapping[str, str],
     parting: Mapping[str, Mapping[str, float]],
     judged: JudgedLoss,
 ) -> Block:
     """Return the block of both forms: the curves of each parameterization, and how far apart they are beside them.
 
-    `points` are the rows of `frame` with the columns x, loss, spread, noise and diverged.
+    Curves that are nowhere apart have nothing beside them. `right` says in the caption how to read it. `points` are
+    the rows of `frame` with the columns x, loss, spread, noise and diverged.
     """
     (x, y, spread), scale = labels, numbers["scale_name"].iloc[0]
     shapes = points.drop_duplicates("shape").sort_values("scale", kind="stable")
@@ -115,6 +118,7 @@ def _block(
     once = ~points.duplicated(["parameterization", "x"])
     heights = {name: points[name].astype(float) for name in ("spread", "noise")}
     drawn = points.assign(**{name: values.where(once & (values > 0)) for name, values in heights.items()})
+    is_spread = bool(drawn[["spread", "noise"]].notna().any(axis=None))
     marked = dict.fromkeys(name for marks in parting.values() for name in marks)
 
     def finish(axes: Axes, arm: str, height: str) -> None:
@@ -163,10 +167,10 @@ def _block(
         caption += f" Left out, as training losses on other data are not comparable: {other_data}."
     return Block(
         title=title,
-        caption=caption,
+        caption=f"{caption} {right}" if is_spread else caption,
         frame=frame,
         drawn=drawn,
-        charts=(curves_chart, spread_chart),
+        charts=(curves_chart, spread_chart) if is_spread else (curves_chart,),
         judged=judged,
         height=2.7,
     )

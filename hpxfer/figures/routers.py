@@ -16,6 +16,7 @@ from hpxfer.analysis.statistics.routers import (
     LOAD,
     LOGITS,
     MARGIN,
+    METRICS,
     MOVED,
     RELATIVE,
     SPREAD,
@@ -47,7 +48,9 @@ PANELS = {
 }
 # An absolute size says the same as one in stds at init, and is drawn where a router starts at zero.
 IN_PLACE_OF = {UPDATE: RELATIVE, ABSOLUTE: MOVED}
+EQUAL = 1e-6  # of a value: numbers that differ by less are equal
 DRAWN = ("start", "end")
+POWERS = {metric.name for metric in METRICS if metric.is_power}
 LINES = (
     Line(
         y="value",
@@ -72,7 +75,8 @@ def routers_block(found: Found, axis: str, control: str | None = CONTROL) -> Blo
     has = set(zip(*(rows[name] for name in by), strict=True))
     instead = [(name, IN_PLACE_OF.get(quantity)) in has for name, quantity in zip(*(rows[n] for n in by), strict=True)]
     drawn = rows[rows["quantity"].isin(PANELS) & rows["when"].isin(DRAWN) & ~np.array(instead)]
-    if drawn.empty:
+    panels = _panels(drawn)
+    if not panels:
         return NOTHING
     # Single layers are drawn where all shapes have as many.
     num_layers = drawn.groupby([*by, "when", "scale"])["layer"].transform("count")
@@ -85,7 +89,7 @@ def routers_block(found: Found, axis: str, control: str | None = CONTROL) -> Blo
         lines=LINES,
         color="parameterization",
         panel="quantity",
-        panels=[quantity for quantity in PANELS if (drawn["quantity"] == quantity).any()],
+        panels=panels,
         looks=looks,
         titles={},
         finish=lambda axes, quantity, rows: _finish(axes, quantity, rows, scale),
@@ -97,7 +101,8 @@ def routers_block(found: Found, axis: str, control: str | None = CONTROL) -> Blo
         "Solid: the last logged step. Dashed: the first step, before any update. Thin: single layers at the end. "
         "Entropy 1: all M experts are equally likely; 0: one expert gets everything. The RMS of an update, and of the "
         "distance from the start, is in units of the std that the table draws the router with at that scale; where a "
-        "router starts at zero it is absolute. Numbers above a panel are exponents of the scale at the end, with 95% "
+        "router starts at zero it is absolute. Nothing is drawn at zero on a log axis, and what is zero or equal "
+        "everywhere has no panel. Numbers above a panel are exponents of the scale at the end, with 95% "
         "intervals.",
         frame=rows,
         drawn=drawn,
@@ -105,11 +110,30 @@ def routers_block(found: Found, axis: str, control: str | None = CONTROL) -> Blo
     )
 
 
+def _panels(drawn: pd.DataFrame) -> list[str]:
+    """Return the quantities that have a panel: none whose numbers are all equal, or those of the panel before."""
+    rows = drawn.assign(layer=drawn["layer"].fillna(-1))
+    value_of = rows.set_index(["parameterization", "when", "scale", "layer"]).groupby("quantity")["value"]
+    panels: list[str] = []
+    last: pd.Series | None = None
+    for quantity in PANELS:
+        if quantity not in value_of.groups:
+            continue
+        of = value_of.get_group(quantity).sort_index()
+        if len(of) > 1 and np.ptp(of) == 0:
+            continue
+        if last is None or not of.index.equals(last.index) or not np.allclose(of, last, rtol=EQUAL, atol=0):
+            panels.append(quantity)
+        last = of
+    return panels
+
+
 def _finish(axes: Axes, metric: str, rows: pd.DataFrame, scale: str) -> None:
     style.log2_scale_axis(axes, rows["scale"].to_list(), scale)
     axes.set_ylabel(PANELS[metric])
     means = rows[rows["layer"].isna()]
-    if (means["value"] > 0).all() and means["exponent"].notna().any():
+    at_end = means[means["when"] == "end"]
+    if metric in POWERS and len(at_end) and (at_end["value"] > 0).all():  # a router that starts at zero has no log
         style.log_losses(axes)
     elif metric == ENTROPY:
         axes.set_ylim(0, 1.05)
@@ -117,7 +141,7 @@ def _finish(axes: Axes, metric: str, rows: pd.DataFrame, scale: str) -> None:
         axes.axhline(0, color=INK, linewidth=0.8, alpha=FAINT)
     else:
         axes.set_ylim(bottom=0)
-    ends = means[(means["when"] == "end") & means["exponent"].notna()].drop_duplicates("parameterization")
+    ends = at_end[at_end["exponent"].notna()].drop_duplicates("parameterization")
     if len(ends):
         exponents = [
             f"{row.parameterization}: exponent {with_interval(row.exponent, row.exponent_low, row.exponent_high)}"

@@ -6,7 +6,7 @@ reference back to the arm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,18 +16,17 @@ from matplotlib.ticker import EngFormatter
 
 from hpxfer.analysis import Found
 from hpxfer.figures import style
-from hpxfer.figures.chart import Block, Chart, Line, Look, draw, key
+from hpxfer.figures.chart import CUT, LATE, Block, Chart, Line, Look, draw, key, late_ends
 from hpxfer.figures.kinds import HPFigure
-from hpxfer.figures.style import INK, SMALL
+from hpxfer.figures.style import SMALL
 from hpxfer.figures.text import each, listed, rows_of, why_no_rows
 from hpxfer.host import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two arms to compare"
-SHOWN = 10  # x starts at this part of the longest run: before it all arms look alike
-BEFORE = 3  # or at this part of the first arrow's end
+BEFORE = 3  # x starts at this part of the first arrow's end at the latest
 ARROWS = 3  # per reference: those of the fastest arms
 LABEL_POINTS = 12  # from one arrow's text to the next one's, as they lie at one loss
-ROOM = 0.22  # of the range of losses, below them
+ROOM = 0.22  # of the range of losses, below them, for the factors
 Unit = Literal["steps", "tokens"]
 
 
@@ -60,7 +59,8 @@ def steps_to_loss_block(
     not_compared = reached[reached["other_data"].notna()]
     other_data = dict(zip(not_compared["arm"], not_compared["other_data"], strict=True))
     looks = _looks(rows)
-    ends = _ends(rows, unit, [arrow for found in arrows.values() for arrow in found])
+    stops = [arrow.stop / BEFORE for found in arrows.values() for arrow in found]
+    ends = late_ends(rows, unit, min([float(rows[unit].max()) / LATE, *stops]), ROOM)
     chart = Chart(
         x=unit,
         lines=(Line(y="mean_nats", low="min_nats", high="max_nats", look={"linewidth": 1.5}),),
@@ -93,10 +93,11 @@ def _caption(every: pd.DataFrame, unit: Unit, other_data: Mapping[str, str]) -> 
         "the HP transferred from the base, a reference has its own best one. A dotted line is at the loss that a "
         "reference ends at, and leads from there to the arm that has it earlier or later; the number is by what "
         f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). Those of the "
-        f"{ARROWS} fastest arms are drawn; the table says which arms do not reach the loss."
+        f"{ARROWS} fastest arms are drawn; the table says which arms do not reach the loss. "
+        f"References are dashed, in the color of the arm of the same shape. {CUT}"
     )
     if (every["kind"] == "elsewhere").any():
-        caption += " Dashed curves were trained elsewhere."
+        caption += " Dash-dotted curves were trained elsewhere."
     if other_data:
         arms = ", ".join(f"{arm} ({data})" for arm, data in other_data.items())
         caption += f" Not compared, as training losses on different data are not comparable: {arms}."
@@ -149,32 +150,20 @@ def _arrow(row: Any, unit: Unit) -> Arrow | None:
 
 
 def _looks(curves: pd.DataFrame) -> dict[str, Look]:
-    """Return the look of each curve: ink for references, by rank for arms, and dashed for curves from elsewhere."""
-    distinct = curves.drop_duplicates("curve", keep="last")
-    references, arms, elsewhere = (
-        [
-            name
-            for name in dict.fromkeys(curves["curve"])
-            if name in set(distinct.loc[distinct["kind"] == kind, "curve"])
-        ]
-        for kind in ("reference", "arm", "elsewhere")
-    )
+    """Return the look of each curve: by rank of the shape, references dashed; dash-dotted for curves from elsewhere."""
+    kind_of = dict.fromkeys(curves["curve"], "arm") | {
+        row.curve: row.kind for row in each(curves.drop_duplicates(["curve", "kind"])) if row.kind != "arm"
+    }
+    own, elsewhere = ([name for name, kind in kind_of.items() if (kind == "elsewhere") is at] for at in (False, True))
+    # The reference `sp w64` has the shape of the arm `w64`.
+    shape_of = {name: next((shape for shape in own if name.endswith(f" {shape}")), name) for name in own}
+    shapes = [name for name, shape in shape_of.items() if name == shape]
+    color_of = dict(zip(shapes, style.ramp(len(shapes)), strict=True))
     marks = [color for color, _ in style.MARKS[2:]]
     return {
-        **dict.fromkeys(references, (INK, "")),
-        **{name: (color, "") for name, color in zip(arms, style.ramp(len(arms)), strict=True)},
-        **{name: (marks[i % len(marks)], "", "--") for i, name in enumerate(elsewhere)},
+        **{name: (color_of[shape_of[name]], "", "--" if kind_of[name] == "reference" else "-") for name in own},
+        **{name: (marks[i % len(marks)], "", "-.") for i, name in enumerate(elsewhere)},
     }
-
-
-def _ends(frame: pd.DataFrame, unit: Unit, arrows: Iterable[Arrow]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the ends of x and of y, the same in all panels. Below the curves there is room for the factors."""
-    end = float(frame[unit].max())
-    start = min([end / SHOWN, *(arrow.stop / BEFORE for arrow in arrows)])
-    heights = frame.loc[frame[unit] >= start, ["min_nats", "max_nats"]]
-    low, high = float(heights["min_nats"].min()), float(heights["max_nats"].max())
-    span = high - low or 0.1
-    return (start, end * 1.1), (low - ROOM * span, high + 0.05 * span)
 
 
 def _finish(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpxfer.analysis import TransferReport
 from hpxfer.analysis.statistics.transferred import Curve, curves_by_trial
 from hpxfer.figures import style
-from hpxfer.figures.chart import Block, Chart, Line, draw
+from hpxfer.figures.chart import CUT, LATE, Block, Chart, Line, draw, late_ends
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
 from hpxfer.host import scale_text
@@ -21,8 +21,6 @@ from hpxfer.spec import own_data
 
 METRIC = "train_loss_nats"
 TAIL = 0.02  # fraction of the run: curves are shown as means over windows of so many steps
-# Fraction of the fall that is shown: in the first steps, near the logarithm of the vocabulary, all shapes look alike.
-HEADROOM = 0.6
 
 Floats = NDArray[np.float64]
 
@@ -70,21 +68,19 @@ def training_block(report: TransferReport, axis: str, best: pd.DataFrame, curves
             said += [f"{mean[-1]:.2f} ({scale_text(shape.scale)})"] if mean.size else []
     if not (every := [part for part in parts if len(part)]):
         return f"no best trial along {axis} has a loss curve"
-    low = min((float(part["min_nats"].min()) for part in every), default=0.0)
-    high = max((float(part["mean_nats"].iloc[0]) for part in every), default=1.0)
-    end = max((float(part["mean_nats"].iloc[-1]) for part in every), default=1.0)
-    y_ends = low - 0.04 * (high - low), max(low + HEADROOM * (high - low), end)
+    start = min(part["step"].iloc[-1] for part in every) / LATE
+    x_ends, y_ends = late_ends(pd.concat(every), "step", start)
     color_of = style.scale_colors(scales.values())
 
     def finish(axes: Axes) -> None:
         style.log_steps(axes)
-        style.set_axes(axes, "step (log scale)", f"training loss ({report.judged.unit})", y_ends=y_ends)
+        style.set_axes(axes, "step (log scale)", f"training loss ({report.judged.unit})", x_ends=x_ends, y_ends=y_ends)
 
     return Block(
         title=f"Training along {axis} at each shape's best {report.hp}: "
         f"{listed([_ends(name, said) for name, said in ends.items()])}",
         caption="Training loss at the HP of the grid that is best at each shape, as means over seeds and over windows "
-        "of 2% of the steps. The band is the range of seeds, and a cross is a divergence.",
+        f"of 2% of the steps. The band is the range of seeds, and a cross is a divergence. {CUT}",
         frame=pd.concat(parts, ignore_index=True),
         headings={
             "axis": "axis",

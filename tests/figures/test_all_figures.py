@@ -16,7 +16,7 @@ from looks import plain, unlabeled
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures
-from hpxfer.figures.chart import Block
+from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.style import INK, MAX_POINTS
 from hpxfer.figures.training import best_cells, training_block
 from hpxfer.results import Results
@@ -140,6 +140,11 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
     assert (control["mean_nats"] < control["max_nats"]).all()
     ends = control.groupby("width")["mean_nats"].last()
     assert ends.to_dict() == pytest.approx({shape.scale: shape.best_loss for shape in finding.shapes}, abs=0.03)
+    start, (low, high) = draw(info).axes[0].get_xlim()[0], draw(info).axes[0].get_ylim()
+    late = table[table["step"] >= start]
+    assert start == pytest.approx(table["step"].max() / 10)
+    assert low < late["min_nats"].min() < late["max_nats"].max() < high
+    assert high - low < 1.1 * (late["max_nats"].max() - late["min_nats"].min()), "no part of the panel is blank"
     nothing = training_block(report, "width", best[:0], results.curves)
     assert nothing == "no best trial along width has a loss curve"
     none_finished = best_cells(replace(report, findings=()), results.line("lr", "validation"))

@@ -108,6 +108,14 @@ def test_a_curve_that_diverged_ends_with_a_cross() -> None:
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([3.0], [3])
 
 
+def test_curves_that_are_nowhere_apart_have_no_panel_beside_them() -> None:
+    numbers, curves, normalized = WHOLE
+    info = shown((numbers, [{**row, "spread_nats": 0.0, "noise_nats": 0.0} for row in curves], normalized))
+    assert len(draw(info).axes) == 1
+    assert "Right" not in info.caption
+    assert len(draw(shown(WHOLE)).axes) == 2
+
+
 def test_normalized_curves_come_with_their_floor() -> None:
     found, _, normalized = founds(WHOLE, CALM)
     info = of(Block, normalized_block(found, normalized, "width"))
@@ -273,6 +281,16 @@ def test_the_figure_draws_every_curve_and_every_factor() -> None:
     assert len(heads) == len(drawn)
     low, high = axes.get_xlim()
     assert all(low < arrow.stop <= arrow.start < high for arrow in drawn)
+
+
+def test_references_are_dashed_in_the_color_of_their_shape() -> None:
+    """Several references can be told apart."""
+    pairs = [(arm(name, 2.0), arm(f"sp {name}", 1.0)) for name in ("w32", "w64")]
+    lines = {str(line.get_label()): line for line in draw(block_of(compared(pairs, ()))).legends[0].get_lines()}
+    looks = {name: (line.get_color(), line.get_linestyle()) for name, line in lines.items()}
+    assert len({looks[name] for name in ("w32", "w64", "sp w32", "sp w64")}) == 4
+    for name in ("w32", "w64"):
+        assert looks[f"sp {name}"] == (looks[name][0], "--")
 
 
 def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:

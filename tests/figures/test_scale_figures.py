@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +23,12 @@ from hpxfer.analysis.statistics.routers import (
     ABSOLUTE,
     ENTROPY,
     LOAD,
+    LOGITS,
     MARGIN,
     MOVED,
     RELATIVE,
     ROUTERS,
+    SPREAD,
     UPDATE,
 )
 from hpxfer.analysis.statistics.statistic import frame_of
@@ -251,6 +254,12 @@ def test_a_base_whose_hp_diverges_stands_in_a_strip_of_its_own(analysis: Analysi
     assert "diverged" in drawn_texts(draw(info))
 
 
+def test_without_flops_there_is_no_panel_of_costs(analysis: Analysis) -> None:
+    info = choice(analysis, *({**base, "tuning_flops": None} for base in BASES))
+    assert len(draw(info).axes) == 1
+    assert not {"Left", "Right"} & set(re.findall(r"\w+", info.caption))
+
+
 def test_a_table_without_a_base_says_why(analysis: Analysis) -> None:
     why = "sp has no base: nothing scales with it"
     assert choice_or_why(analysis, unknown=(("width sp lr", why),)) == why
@@ -315,6 +324,23 @@ def test_panels_and_their_data() -> None:
     figure.draw_without_rendering()  # a warning is an error
     texts = drawn_texts(figure)
     assert "sp: exponent +1.00 [+0.90, +1.10]" in texts
+
+
+def test_what_is_equal_everywhere_or_drawn_already_has_no_panel() -> None:
+    means = (0.01, 1.0, 10.0)
+    logits = [router_line("sp", quantity, means) for quantity in (LOGITS, SPREAD)]
+    even = [{**row, "value": 0.0} for row in router_line("sp", LOAD, means)]
+    info = routers(*ENTROPIES, even, *logits)
+    assert panels(info) == [(ENTROPY, ["mup", "sp"]), (LOGITS, ["sp"])]
+    assert panels(routers(*logits, router_line("mup", SPREAD, means)))[1:] == [(SPREAD, ["mup", "sp"])]
+    assert isinstance(routers_block(Found(frame=frame_of(even, ROUTERS.columns)), "width"), str)
+
+
+def test_a_power_law_has_a_log_axis_also_if_it_starts_at_zero() -> None:
+    zero = [{**row, "value": 0.0} for row in router_line("sp", LOGITS, (1.0, 1.0, 1.0), "start")]
+    (axes,) = draw(routers(router_line("sp", LOGITS, (0.02, 1.0, 10.0)), zero)).axes
+    assert axes.get_yscale() == "log"
+    assert 0.001 < axes.get_ylim()[0] < 0.02
 
 
 def test_a_margin_may_be_negative() -> None:
