@@ -12,7 +12,7 @@ import make_docs
 import pytest
 from docs_commands import commands
 from docs_markdown import anchors, links
-from docs_parts import rules_of
+from docs_parts import error_summary_markdown, rules_of
 from docs_sweep_file import sweep_file_markdown
 
 from hpxfer.errors import HpxferError
@@ -39,6 +39,17 @@ def test_copies_are_up_to_date_and_every_marker_belongs_to_a_generated_part() ->
         for name in re.findall(r"<!-- (\w+):begin -->", path.read_text(encoding="utf-8"))
     }
     assert found == {(file, name) for file, parts in make_docs.FILES.items() for name in parts}
+
+
+def test_the_error_rate_of_the_readme_is_that_of_the_committed_run() -> None:
+    summary = error_summary_markdown(ROOT)
+    found = re.search(
+        r"all worlds \((\d+)\) \| hpxfer \| 1 of ([\d,]+) .*?\n(\d+) sweeps per world", summary, re.DOTALL
+    )
+    assert found is not None
+    worlds, verdicts, sweeps = found.groups()
+    said = f"- One of {verdicts} verdicts on {worlds} kinds of planted sweeps, {sweeps} of each, is [wrong]"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def rows_of(name: str) -> list[str]:
