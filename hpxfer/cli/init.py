@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -19,12 +20,14 @@ STARTS = (
     *("quickstart", "transfer", "mixtral", "dense_to_moe", "first", "verdict"),
     *("own_numpy", "own_nanogpt", "own_mixtral"),
 )
+_SENTENCE = re.compile(r"# (.*?)(?:(?<=\?)(?= \w)|(?<=\.)(?= [A-Z])|$)", re.MULTILINE)  # the first one of a file
+_CHECK = re.compile(r"^# +hpxfer check --sweep \S+(.*)", re.MULTILINE)  # of a file that is for no run
 
 
 def examples() -> dict[str, Path]:
     """Return the example sweeps by name, those to start from first. The files in `cluster` are no sweeps."""
-    found = {path.stem: path for path in sorted(_EXAMPLES.rglob("*.yaml")) if path.parent.name != "cluster"}
-    return {name: found[name] for name in (*STARTS, *(name for name in found if name not in STARTS))}
+    found = {path.stem: path for path in _EXAMPLES.rglob("*.yaml") if path.parent.name != "cluster"}
+    return {name: found[name] for name in (*STARTS, *sorted(found.keys() - set(STARTS)))}
 
 
 def init(
@@ -45,8 +48,9 @@ def init(
       hpxfer init own_numpy first
     """
     found = examples()
-    if list_all:  # the first line of an example is what the sweep asks
-        asked = {key: path.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for key, path in found.items()}
+    if list_all:  # the first sentence of an example is what the sweep asks
+        texts = {key: path.read_text(encoding="utf-8") for key, path in found.items()}
+        asked = {key: match[1] for key, text in texts.items() if (match := _SENTENCE.match(text))}
         answer(lambda: asked, lambda: _listing(asked), as_json=as_json)
         return
     if name not in found:
@@ -71,11 +75,17 @@ def init(
     data = {"sweep": sweep, **({"files": beside} if beside else {})}
     answer(lambda: data, lambda: written(files), as_json=as_json)
     if not as_json:
-        say(f"next: edit it, then see what it costs: hpxfer plan {sweep}", err=True)
+        check = _CHECK.search(found[name].read_text(encoding="utf-8"))
+        quoted = shlex.quote(sweep)
+        then = (
+            f"check it: hpxfer check --sweep {quoted}{check[1]}"
+            if check
+            else f"see what it costs: hpxfer plan {quoted}"
+        )
+        say(f"next: edit it, then {then}", err=True)
 
 
 def _listing(asked: dict[str, str]) -> str:
-    width = max(map(len, STARTS))
-    studies = ", ".join(name for name in asked if name not in STARTS)
-    rest = textwrap.wrap(f"{len(asked) - len(STARTS)} sweeps of studies, by name as well: {studies}", 118)
-    return "\n".join([*(f"  {name:{width}}  {asked[name]}" for name in STARTS), "", *rest])
+    width = max(map(len, asked))
+    lines = [f"  {name:{width}}  {sentence}" for name, sentence in asked.items()]
+    return "\n".join([*lines[: len(STARTS)], "", "sweeps of studies:", *lines[len(STARTS) :]])

@@ -191,7 +191,8 @@ def test_an_example_is_written_and_can_be_planned(
     written = [path, *(path.with_name(each.name) for each in beside)]
     assert (code, out) == (0, "\n".join(["written:", *(f"  {each}" for each in written)]) + "\n")
     assert [each.read_bytes() for each in written[1:]] == [each.read_bytes() for each in beside]
-    assert f"hpxfer plan {path}" in err
+    is_checked = "hpxfer check --sweep" in path.read_text()
+    assert f"hpxfer {'check --sweep' if is_checked else 'plan'} {path}" in err
     on: tuple[str, ...] = ()
     if examples()[name].parent.name == "full":  # too large for a CPU, and its data is beside it
         on = "--hardware", "h100"
@@ -236,11 +237,11 @@ def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, capsys: Capsys) -> 
 def test_the_list_says_what_each_example_asks(capsys: Capsys) -> None:
     code, out, _ = hpxfer(capsys, "init", "--list")
     assert code == 0
-    first, _, studies = out.partition("\n\n")
-    assert tuple(line.split()[0] for line in first.splitlines()) == STARTS
-    assert [*STARTS, *studies.replace("\n", " ").partition(": ")[2].rstrip().split(", ")] == [*examples()]
-    sentences = re.findall(r"^ +\w+ +([A-Z].*[.?)])$", first, re.MULTILINE)
-    assert len(sentences) == len(STARTS)
+    first, _, studies = out.partition("\n\nsweeps of studies:\n")
+    names, below = ([line.split()[0] for line in part.splitlines()] for part in (first, studies))
+    assert (tuple(names), below) == (STARTS, sorted(below))
+    assert [*names, *below] == [*examples()]
+    assert re.findall(r"^  (\w+) +[A-Z].{,120}[.?)]$", out, re.MULTILINE) == [*examples()]
     code, out, _ = hpxfer(capsys, "init", "--list", "--json")
     assert (code, list(json.loads(out))) == (0, [*examples()])
     assert all(json.loads(out).values())
