@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.errors import HpxferError
 from hpxfer.host import value_text
 from hpxfer.search import arms_of, kind_of
-from hpxfer.spec import YamlFile, arm_budget, axes_of, brief_sweep, check_edit, dump_sweep, stored_names
+from hpxfer.spec import GridValues, YamlFile, arm_budget, axes_of, brief_sweep, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict import Addition, TransferReport
 
@@ -141,13 +141,21 @@ def _add_values(draft: _Draft, needs: Sequence[Need]) -> None:
 
 def _widen(draft: _Draft, hp: str, values: Sequence[float]) -> None:
     """Add new values of an HP: all of them, or else those that a sweep may have."""
-    grid = {**_data(draft.spec)["grid"], hp: {"values": sorted((*draft.spec.grid[hp].numbers(), *values))}}
+    grid = {**_data(draft.spec)["grid"], hp: _spelled(sorted((*draft.spec.grid[hp].numbers(), *values)))}
     changes, budget = _budget(draft.spec, len(values), len(draft.spec.seeds))
     if draft.add(f"{hp}: {_listed(values)} at every shape{budget}", grid=grid, **changes) or len(values) < 2:
         return
     draft.not_added.pop()
     for value in values:
         _widen(draft, hp, [value])
+
+
+def _spelled(values: Sequence[float]) -> dict[str, Any]:
+    """Return values as a sweep file has them: as exponents where they are powers of two at even distances."""
+    ends = math.log2(values[0]), math.log2(values[-1])
+    if (step := (ends[1] - ends[0]) / (len(values) - 1)) and GridValues(log2=ends, step=step).numbers() == (*values,):
+        return {"log2": ends, "step": step}
+    return {"values": values}
 
 
 def _among(value: float, others: Collection[float]) -> bool:

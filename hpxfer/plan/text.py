@@ -85,7 +85,7 @@ def _totals(plan: Plan) -> Iterator[str]:
 
 def _device(plan: Plan) -> str:
     if not plan.device.cuda:
-        return f"{plan.hardware}, one core each" if plan.hardware == "cpu" else plan.hardware
+        return f"{plan.hardware}, one idle core each" if plan.hardware == "cpu" else plan.hardware
     shares = sorted({row.gpu_share for row in plan.shapes if row.num_stacks})
     spans = f"{shares[0]:g}" if len(shares) == 1 else f"{shares[0]:g} to {shares[-1]:g}"
     each = f"{spans} GPUs each" if shares[0] > 1 else f"{spans} of a GPU each"

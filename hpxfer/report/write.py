@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import FollowUp, TransferReport, analyze, transfer_report
@@ -18,11 +19,14 @@ from hpxfer.analysis.references import References
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host import write_folder
+from hpxfer.progress import view_now
 from hpxfer.report.contents import Source, make_report
 from hpxfer.report.html import to_html
-from hpxfer.report.next_step import asks_for_points, elsewhere, next_step, points_text, rename, root
-from hpxfer.report.provenance import trainer_checks
+from hpxfer.report.next_step import asks_for_points, elsewhere, next_step, points_text, rename
+from hpxfer.report.provenance import Progress, trainer_checks
 from hpxfer.results import Results, load_results
+from hpxfer.store import location_at
+from hpxfer.verdict import headline
 
 
 def write_follow_up(results: Results, found: FollowUp, path: Path) -> str:
@@ -40,20 +44,29 @@ def write_follow_up(results: Results, found: FollowUp, path: Path) -> str:
     first = f"{to_rename}; then: " if (to_rename := rename(results)) else ""
     return "\n".join(
         [
-            f"{path} adds to the sweep: {'; '.join(found.added)}.",
+            f"{path} adds {_size(results, found)} to the sweep: {'; '.join(found.added)}.",
             *(f"To be added by hand: {addition}" for addition in found.not_added),
-            f"Next: {first}hpxfer run {path}{elsewhere(results)}",
+            f"Next: {first}{_run(results, path)}",
         ]
     )
 
 
+def _run(results: Results, path: Path) -> str:
+    return f"hpxfer run {quote(str(path))}{elsewhere(results)}"
+
+
+def _size(results: Results, found: FollowUp) -> str:
+    most = "" if results.spec.search_row.lists_trials else "at most "
+    return f"{most}{found.num_new_trials} trial{'' if found.num_new_trials == 1 else 's'}"
+
+
 def _how_to_run(results: Results, found: FollowUp, path: Path) -> str:
     """Return the comment on top of a follow-up: what it adds, and how to run it."""
-    lines = [f"Adds to sweep {results.spec.name}: {'; '.join(found.added)}."]
+    lines = [f"Adds {_size(results, found)} to sweep {results.spec.name}: {'; '.join(found.added)}."]
     lines += [f"To be added by hand: {addition}" for addition in found.not_added]
     if to_rename := rename(results):
         lines.append(f"First {to_rename}, so that its trials are found.")
-    lines.append(f"To train only what is new: hpxfer run {path} --results {root(results)}")
+    lines.append(f"To train only what is new: {_run(results, path)}")
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 
@@ -181,10 +194,13 @@ def _write_report(
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
     is_brief = form == "text" and followup is None and not full
-    sources = [] if is_brief else [source_of(results, references) for results in sweeps]
+    running = [_is_running(folder) for folder in folders]
+    each = list(zip(sweeps, running, strict=True))
+    sources = [] if is_brief else [source_of(results, references, is_running=live) for results, live in each]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
-        next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
+        next_step(results, report, str(results.folder), is_running=live)
+        for (results, live), report in zip(each, reports, strict=True)
     ]
     files: list[Path] = []
     warnings = [problem for results in sweeps for problem in results.problems]
@@ -206,7 +222,7 @@ def _write_report(
             not_written.append(str(error))
     return Written(
         reports=reports,
-        summaries=tuple(_summary(results, report) for results, report in zip(sweeps, reports, strict=True)),
+        summaries=tuple(_summary(*one, report) for one, report in zip(each, reports, strict=True)),
         full_texts=tuple(_full_text(source, report) for source, report in zip(sources, reports, strict=True))
         if full
         else (),
@@ -218,12 +234,24 @@ def _write_report(
     )
 
 
-def _summary(results: Results, report: TransferReport) -> str:
-    """Return the verdicts on the judged HP, or the best points."""
+def _is_running(folder: Path) -> bool:
+    """Return whether a driver is writing this folder, so that what is missing is still to come."""
+    try:
+        return view_now(location_at(str(folder))).state == "running"
+    except HpxferError:
+        return False
+
+
+def _summary(results: Results, is_running: bool, report: TransferReport) -> str:
+    """Return the verdicts on the judged HP, or the best points, and how far a run is that goes on."""
+    so_far = f"The run goes on. {Progress.of(results).text(is_running=True)}\n" if is_running else ""
     if asks_for_points(results.spec):
-        return points_text(results)
+        return so_far + points_text(results)
+    found = report.summary()
+    if is_running:
+        found = found.replace(report.headline, headline(report.hp, report.findings, is_running=True), 1)
     lines = [f"{line}\n" for line in list(trainer_checks(results))[:1]]
-    return report.summary() + "".join(lines)
+    return so_far + found + "".join(lines)
 
 
 def _full_text(source: Source, report: TransferReport) -> str:
@@ -238,7 +266,7 @@ def _full_text(source: Source, report: TransferReport) -> str:
     reasons = [f"- {why}" for why in (*source.analysis.notes, *unknown(source.analysis))]
     missing = ["\n".join(["Not known:", *reasons]) + "\n"] if reasons else []
     has_verdict = bool(report.findings) and not asks_for_points(source.results.spec)
-    judged = report.to_text() if has_verdict else _summary(source.results, report)
+    judged = report.to_text() if has_verdict else _summary(source.results, source.is_running, report)
     return "\n".join([judged, *(other.to_text() for other in others), found, *missing])
 
 

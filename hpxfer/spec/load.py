@@ -20,7 +20,7 @@ from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, from_folder, stated
 from hpxfer.spec.data_section import source_kind
-from hpxfer.spec.fields import GridValues, Section, Seq, in_file, validated
+from hpxfer.spec.fields import GridValues, Section, Seq, in_file, validated, whole
 from hpxfer.spec.sweep import Plugin, PluginSpec, SweepSpec
 from hpxfer.spec.trainer_files import in_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
@@ -80,8 +80,15 @@ def brief_sweep(spec: SweepSpec) -> str:
     # A preset (`like`) has defaults of its own.
     model = {key: value for key, value in data["model"].items() if made["model"].get(key) != value}
     brief["model"] = {**brief["model"], **model}
-    text = write_yaml(brief, short=True)
+    text = write_yaml(_with_whole(brief), short=True)
     return text if parse_sweep(text, trusted=False) == spec else dump_sweep(spec)
+
+
+def _with_whole(data: Any) -> Any:
+    """Return data with whole numbers as a person writes them, e.g. 32 for 32.0."""
+    if isinstance(data, dict):
+        return {key: _with_whole(value) for key, value in data.items()}
+    return [_with_whole(value) for value in data] if isinstance(data, list) else whole(data)
 
 
 def draft(file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted: bool = True) -> SweepSpec:

@@ -187,7 +187,9 @@ class _Arm:
             return f"To {aim}, run the sweep again, as trials that it needs have no result."
         if all(map(_only_diverged, found)):
             return f"To {aim}, find out why trials diverge at every HP value."
-        first = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
+        # All seeds, which multiply the size of a sweep, stand beside the most urgent.
+        every = [(i, one) for finding in found for i, one in enumerate(finding.to_add)]
+        first = list(dict.fromkeys(one for i, one in every if i == 0 or one.seeds))
         if needs := [need.text for need in first if not need.asks_nothing]:
             return f"To {aim}, add {'; '.join(needs)}."
         return f"{first[0].text[:1].upper()}{first[0].text[1:]}." if first else "The full report has the reasons."

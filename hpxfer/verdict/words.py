@@ -97,7 +97,9 @@ def move_text(finding: Finding) -> str | None:
     if move is None or (move.low is None and move.high is None):
         return None
     if move.low is None or move.high is None:
-        by = f"{move.high:+.2f} octaves or less" if move.low is None else f"{move.low:+.2f} octaves or more"
+        bound, way, other = (move.low, "up", "down") if move.high is None else (-(move.high or 0.0), "down", "up")
+        far = f"{abs(bound or 0.0):.2f} octaves"
+        by = f"{far} or more {way}" if (bound or 0.0) > 0 else f"at most {far} {other}, or any distance {way}"
     else:
         by = f"{move.low:+.2f} to {move.high:+.2f} octaves"
     first, last = move.scales[0], move.scales[-1]
@@ -222,6 +224,9 @@ def _open_question(finding: Finding) -> str | None:
             return f"{finding.name(shape)}: no result at the transferred HP"
         if why := lost_runs_text(finding, shape):
             return why
+    is_sure = (finding.transfer_chance or 0.0) >= 1 - finding.error  # so that no probability is what it lacks
+    if is_sure and any(shape.limit_nats is None for shape in finding.others):
+        return "the limit is not known"
     for shape in finding.others:
         if shape.limit_nats is not None and shape.known_to_nats > shape.limit_nats:
             known_to = finding.judged.amount(shape.known_to_nats)

@@ -74,6 +74,16 @@ def test_values_and_seeds_are_added_and_every_trial_kept() -> None:
     assert followup.num_new_trials == len(ids(new)) - len(ids(SPEC)) == 84
 
 
+def test_a_row_of_powers_stays_one_and_whole_numbers_have_no_point() -> None:
+    followup = followup_sweep(
+        SPEC, asking(Addition(text="", values=(2.0**-10,)), Addition(text="", new_scales=(128.0,)))
+    )
+    assert "log2: [-10, -4]" in there(followup.yaml)
+    assert "values: [32, 64, 128]" in there(followup.yaml)
+    between = followup_sweep(SPEC, asking(Addition(text="", values=(2.0**-5.5,))))
+    assert loaded(between).grid["lr"].log2 is None
+
+
 def test_a_shape_is_added_to_an_axis_of_values() -> None:
     followup = followup_sweep(SPEC, asking(Addition(text="", new_scales=(128.0, 256.0))))
     new = loaded(followup)

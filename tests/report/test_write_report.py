@@ -11,13 +11,16 @@ import webbrowser
 from pathlib import Path
 
 import pytest
+from made_runs import run_status
 from report_cases import Stub, write_store
 
 from hpxfer.analysis.references import ReferenceCurve, References
 from hpxfer.cli import main
 from hpxfer.errors import HpxferError
+from hpxfer.progress.status import write
 from hpxfer.report.write import FORMATS, write_report
 from hpxfer.spec import parse_sweep
+from hpxfer.storage.lease import LEASE_FILE
 
 
 @pytest.fixture
@@ -137,7 +140,8 @@ def test_a_follow_up_is_a_sweep_and_never_overwrites(tmp_path: Path) -> None:
     assert path in found.files
     text = path.read_text()
     assert len(parse_sweep(text).seeds) > 1
-    assert f"# To train only what is new: hpxfer run {path} --results {tmp_path}" in text
+    assert f"# To train only what is new: hpxfer run {path} --results {tmp_path}\n" in text
+    assert found.next_steps[0].endswith(f"hpxfer run {path} --results {tmp_path}")
     assert "rename" not in text
     path.write_text("mine")
     with pytest.raises(HpxferError, match="must not be there yet"):
@@ -153,7 +157,7 @@ def test_after_a_follow_up_is_written_the_next_step_is_to_run_it(
     monkeypatch.chdir(tmp_path)
     default, elsewhere = (write_store(Path(root) / "small", one_seed) for root in ("results", "other"))
     renamed = write_store(Path("results") / "old", one_seed)
-    adds = "adds to the sweep: 2 more seeds, 3 in all (36 new trials)."
+    adds = "adds 36 trials to the sweep: 2 more seeds, 3 in all (36 new trials)."
 
     def next_step_of(folder: Path, name: str) -> str:
         first, last = write_report([folder], form="text", followup=Path(name)).next_steps[0].splitlines()
@@ -164,6 +168,17 @@ def test_after_a_follow_up_is_written_the_next_step_is_to_run_it(
     assert next_step_of(elsewhere, "b.yaml") == f"Next: hpxfer run b.yaml --results {tmp_path / 'other'}"
     rename = f"rename the results folder {tmp_path / 'results' / 'old'} to small"
     assert next_step_of(renamed, "c.yaml") == f"Next: {rename}; then: hpxfer run c.yaml"
+
+
+def test_of_a_folder_that_a_run_still_writes_what_is_missing_is_to_come(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "small", every=3)
+    assert "run the sweep again" in write_report([folder], form="text").next_steps[0]
+    write(folder, state="running", run="a", counter=1, run_status=run_status())
+    (folder / LEASE_FILE).write_text("1")
+    found = write_report([folder], form="text")
+    assert found.next_steps == ("Next: nothing yet. The run goes on, and 24 trials are still to come.",)
+    assert found.text().startswith("The run goes on. 12 of 36 trials have a result")
+    assert "again" not in found.text()
 
 
 def command(

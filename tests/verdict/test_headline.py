@@ -210,9 +210,9 @@ def test_a_regret_is_a_loss_given_up_and_never_negative(found: ShapeFinding, nat
 def test_a_move_names_its_ends_octaves_and_confidence() -> None:
     assert move_text(MINE) == "between width 32 and 128 the optimum moves by -0.20 to +0.30 octaves (95%)"
     beyond = replace(MINE, move=Move(octaves=2.0, low=1.2, high=None, scales=(32.0, 128.0), is_line=True))
-    assert "by +1.20 octaves or more (95%)" in str(move_text(beyond))
+    assert "by 1.20 octaves or more up (95%)" in str(move_text(beyond))
     below = replace(MINE, move=Move(octaves=-2.0, low=None, high=-1.2, scales=(32.0, 128.0), is_line=True))
-    assert "by -1.20 octaves or less (95%)" in str(move_text(below))
+    assert "by 1.20 octaves or more down (95%)" in str(move_text(below))
     unknown = Move(octaves=0.0, low=None, high=None, scales=(32.0, 128.0), is_line=True)
     assert move_text(replace(MINE, move=unknown)) is None
 
@@ -238,6 +238,7 @@ def test_the_line_of_a_verdict_ends_with_what_it_rests_on() -> None:
     assert verdict_line(replace(MINE, control=control)) == "completep-moe: transfers (at most 0.02 nats lost)"
     assert verdict_line(SP) == "sp: drifts (0.13 +- 0.004 nats lost at width 128)"
     assert conclusion(finding("undecided", -0.01, transfer_chance=0.965)) == "probability 96.5% that it transfers"
+    assert conclusion(finding("undecided", -0.01, transfer_chance=0.9999)) == "the limit is not known"
     noisy = (MINE.shapes[0], shape(128.0, -0.01, regret_se_nats=0.02, limit_nats=0.025))
     assert conclusion(finding("undecided", None, shapes=noisy)) == "loss given up known to +- 0.04 nats, limit 0.025"
 
