@@ -1,10 +1,16 @@
-"""What no verdict may rest on: two results of one seed, mixed steps, mixed losses, and a single scale."""
+"""What no verdict may rest on: two results of one seed, mixed steps, mixed losses, and a single scale. And what is
+odd: names and numbers that few rows have.
+"""
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -17,6 +23,10 @@ from hpxfer.outside.runs import AGAIN, Read, ranges
 DUPLICATES = ("refuse", "last")
 CELL = ["arm", "axis", "scale", "shape", "hp", "value", "seed"]  # what no two runs with a result may share
 _STEPS = ("step", "_step", "global_step", "steps", "iteration", "iter", "training_iteration", "epoch")
+FEW = 8  # a name or number is odd if others have so many times as many rows
+FAR = 2.5  # octaves: an HP value so far from all others is odd if the others have more rows
+ALIKE = 0.8  # difflib's ratio of two names that may be one
+MOST_ODD = 12  # names and numbers that are named
 _UNFIT = re.compile(r"[^\w.+-]+")  # what no file name of a figure has
 
 
@@ -133,3 +143,76 @@ def _check_same(read: Read, runs: pd.DataFrame, column: str, where: str) -> None
             column,
             f"must be the same for all results of {where}, got {here} here and {there} in row {runs['row'].iloc[0]}",
         )
+
+
+def odd(read: Read) -> list[str]:
+    """Return a note on each arm, scale and HP value that few rows have, and what it may be a misspelling of.
+
+    A value that few rows have may be there on purpose, e.g. at the end of one shape's grid. So it is named only if its
+    rows lack the run of one other value, or if it is far from all others.
+    """
+    notes = dict.fromkeys(
+        note
+        for (hp, _), own in read.runs.groupby(["hp", "axis"], sort=False)
+        for column, what in (("arm", "arm"), ("scale", own["scale_name"].iloc[0]), ("value", str(hp)))
+        for note in _odd(own, column, what)
+    )
+    more = [f"{len(notes) - MOST_ODD} more names and numbers are in few rows"] if len(notes) > MOST_ODD else []
+    return [*list(notes)[:MOST_ODD], *more]
+
+
+def _odd(runs: pd.DataFrame, column: str, what: str) -> Iterator[str]:
+    counts: dict[Any, int] = Counter(runs[column])
+    places = ["arm", "scale", "value", "seed"]
+    cells = set(runs[places].itertuples(index=False, name=None))
+    for level, num in counts.items() if len(counts) > 1 else ():
+        others = {other: count for other, count in counts.items() if other != level}
+        usual, own = median(others.values()), runs[runs[column] == level]
+        is_rare = num * FEW <= usual
+        if column != "arm" and num >= usual:
+            continue
+        moved = {other: own.assign(**{column: other})[places] for other, count in others.items() if 2 * count >= usual}
+        free = [other for other, rows in moved.items() if cells.isdisjoint(rows.itertuples(index=False, name=None))]
+        if column == "arm":
+            names = {_folded(other): other for other, count in others.items() if count >= num}
+            near = difflib.get_close_matches(_folded(level), names, n=1, cutoff=ALIKE)
+            meant = [names[name] for name in near if is_rare or name == _folded(level) or names[name] in free]
+            is_odd = is_rare or bool(meant)
+        else:
+            meant = free if len(free) == 1 else []
+            is_odd = is_rare and (column == "scale" or 1 <= len(free) <= 2)
+            is_odd = is_odd or (column == "value" and _is_far(level, [*others]))
+        if is_odd:
+            low, high = min(others.values()), max(others.values())
+            rows = f"{num} row{'s' * (num > 1)} ({ranges(sorted(own['row']))})"
+            asked = f": is it {_spelled(meant[0])}?" if meant else ""
+            fill = f"{low}" if low == high else f"{low} to {high}"
+            yield f"{what} {_spelled(level)} has {rows}, and the others have {fill}{asked}"
+
+
+def _folded(name: str) -> str:
+    """Return a name without what spellings of one name differ in."""
+    return re.sub(r"[\s_-]+", "-", name).casefold()
+
+
+def _is_far(value: float, others: Sequence[float]) -> bool:
+    """Return whether a value is much further from the others than these are from each other."""
+    logs = sorted(math.log2(other) for other in others if other > 0)
+    if value <= 0 or len(logs) < 2:
+        return False
+    gap = min(abs(math.log2(value) - log) for log in logs)
+    return gap > max(FAR, 2 * max(high - low for low, high in pairwise(logs)))
+
+
+def _spelled(level: object) -> str:
+    return shown(level) if isinstance(level, str) else f"{level:g}"
+
+
+def cells_without_row(line: pd.DataFrame) -> dict[tuple[str, str], int]:
+    """Return (axis, arm) -> how many cells of an HP's grid of shapes, values and seeds have no row."""
+    out = {}
+    for axis, own in line.groupby("axis"):
+        num = math.prod(own[name].nunique() for name in ("scale", "value", "seed"))
+        for arm, runs in own.groupby("parameterization"):
+            out[str(axis), str(arm)] = num - len(runs.drop_duplicates(["scale", "value", "seed"]))
+    return out

@@ -14,7 +14,7 @@ from hpxfer.analysis.analyze import Analysis, analyze_lines
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host import NATS, JudgedLoss, is_control, shape_label
 from hpxfer.outside.axes import place
-from hpxfer.outside.checks import check, without_duplicates
+from hpxfer.outside.checks import check, odd, without_duplicates
 from hpxfer.outside.files import read_table, write_table
 from hpxfer.outside.runs import TOLERANCE, Read, join_values, read_runs
 from hpxfer.outside.trackers.table import Choices, is_address, read_address
@@ -108,7 +108,7 @@ def judge(
         assumed_bases=read.assumed_bases,
         seeds_differ=True,
     )
-    loss, notes = _loss(read, unit), (*of_tracker, *read.notes)
+    loss, notes = _loss(read, unit), (*of_tracker, *read.notes, *odd(read))
     if unit is None and read.runs["unit"].isna().all():
         notes = (*notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
     hp, title = hp or ("lr" if "lr" in hps else hps[0]), Path(where).name
@@ -202,7 +202,7 @@ SHOWS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class JudgedTable:
     """A table with its verdicts. Made by `hpxfer.judge`."""
 
@@ -222,6 +222,9 @@ class JudgedTable:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, joined or left out."""
         return self.analysis.notes
+
+    def __repr__(self) -> str:
+        return f"{self.summary()}{self.next_step()}"
 
     def summary(self) -> str:
         """Return the verdicts on the judged HP as plain text, and what was assumed, joined or left out."""

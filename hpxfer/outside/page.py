@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 import hpxfer
 from hpxfer.figures import line_figures, save_transfer, transfer_info
 from hpxfer.host import text_table, write_folder
+from hpxfer.outside.checks import cells_without_row
 from hpxfer.outside.judging import JudgedTable
 from hpxfer.report.contents import Report, Section, cards_of, report_of
 from hpxfer.report.html import to_html
@@ -42,6 +44,7 @@ def page_of(judged: JudgedTable) -> Report:
     """Return the report on a table, with its figures drawn."""
     analysis, rows = judged.analysis, judged.read.runs.drop_duplicates("row")
     cells = pd.concat(judged.lines.values(), ignore_index=True)
+    without_row = sum((Counter(cells_without_row(line)) for line in judged.lines.values()), Counter[tuple[str, str]]())
     figures, not_drawn = line_figures(analysis, judged.lines)
     num_done, diverged = int(rows["loss"].notna().sum()), int((rows["status"] == "diverged").sum())
     mapped = [f"{name} from {own}" if name != own else name for name, own in judged.read.columns.items()]
@@ -63,7 +66,7 @@ def page_of(judged: JudgedTable) -> Report:
         unknown=(*judged.notes, *unknown(analysis)),
         progress=f"{num_done} of {len(rows)} runs have a result"
         + (f", {diverged} of them diverged." if diverged else "."),
-        progress_table=progress_table(cells),
+        progress_table=progress_table(cells, without_row),
         failures=(),
         provenance=text_table("Provenance", ("fact", "value"), facts),
         thresholds=threshold_table(judged.rules),

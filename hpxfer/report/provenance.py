@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -69,14 +69,18 @@ class Progress:
         )
 
 
-def progress_table(cells: pd.DataFrame) -> Table:
-    """Return how many cells of each axis and parameterization are finished, diverged, failed or missing."""
+def progress_table(cells: pd.DataFrame, without_row: Mapping[tuple[str, str], int] | None = None) -> Table:
+    """Return how many cells of each axis and parameterization are finished, diverged, failed or missing.
+
+    `without_row` says how many cells of each are missing that have no row in `cells`.
+    """
     counts = cells.groupby(["axis", "parameterization", "status"], sort=True).size()
     there = set(cells["status"])
     statuses = [status for status in STATUSES if status != "stopped" or status in there]
     rows = []
     for axis, label in dict.fromkeys((key[0], key[1]) for key in counts.index):
-        by_status = [int(counts.get((axis, label, status), 0)) for status in statuses]
+        more = {"missing": (without_row or {}).get((axis, label), 0)}
+        by_status = [int(counts.get((axis, label, status), 0)) + more.get(status, 0) for status in statuses]
         rows.append((axis, label, sum(by_status), *by_status))
     return text_table("What was run", ("axis", "parameterization", "cells", *statuses), rows)
 

@@ -42,6 +42,11 @@ def judged(frame: pd.DataFrame | Path, **given: Any) -> JudgedTable:
     return hpxfer.judge(frame, **{"columns": COLUMNS, "control": "plain", "base": "width=256", **given})
 
 
+def test_python_prints_the_verdict_and_the_next_step() -> None:
+    found = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=2))
+    assert f"{found}" == f"{found!r}" == f"{found.summary()}{found.next_step()}"
+
+
 def verdicts(found: JudgedTable) -> dict[str, str]:
     return {finding.parameterization: finding.verdict for finding in found.report.findings}
 
@@ -205,6 +210,9 @@ def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
     files = found.write(tmp_path / "page")
     assert all(path.exists() for path in files)
     section = found.page().sections[0]
+    assert [row[-1] for row in there(section.progress_table).rows] == [0, 0]
+    fewer = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=5).iloc[3:]).page().sections[0]
+    assert [row[-1] for row in there(fewer.progress_table).rows] == [3, 0]
     assert [figure.name for figure in section.figures] == [
         f"{kind}-lr-width" for kind in ("transfer", "optimum", "regret", "base-choice", "stability")
     ]

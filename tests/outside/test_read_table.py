@@ -20,7 +20,7 @@ from laws import examples
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.outside.checks import CELL
+from hpxfer.outside.checks import CELL, odd
 from hpxfer.outside.columns import COLUMNS
 from hpxfer.outside.files import read_table
 from hpxfer.outside.judging import prepare
@@ -320,6 +320,44 @@ def test_values_are_joined_or_pointed_out_and_what_no_column_says_is_assumed_alo
         assert words in " ".join(ready(table_).notes)
     by_width = table(steps=lambda frame: frame["width"])  # other shapes may train longer
     assert ready(by_width).runs["steps"].iloc[0] == 256
+
+
+@pytest.mark.parametrize(
+    ("column", "rows", "cell", "note"),
+    [
+        ("method", [4], "Good ", r"^arm 'Good' has 1 row \(5\), and the others have 23 to 24: is it 'good'\?$"),
+        ("method", [4, 5, 6], "goood", r"^arm 'goood' has 3 rows \(5 to 7\), .*: is it 'good'\?$"),
+        ("method", [4], "x", r"^arm 'x' has 1 row \(5\), and the others have 23 to 24$"),
+        ("width", [0], 2560, r"^width 2560 has 1 row \(1\), and the others have 15 to 16: is it 256\?$"),
+        ("lr", [2], 2.0**-10 * 1000, r"^lr 0\.976562 has 1 row \(3\), and the others have 11 to 12: is it 0\.00097"),
+        ("lr", [2], 0.0015, r"^lr 0\.0015 has 1 row \(3\), and the others have 11 to 12: is it 0\.00097"),
+    ],
+)
+def test_a_name_or_number_of_few_rows_is_named(column: str, rows: list[int], cell: Any, note: str) -> None:
+    frame = table().astype({column: object})
+    frame.loc[rows, column] = cell
+    (found,) = odd(ready(frame))
+    assert re.search(note, found)
+    assert found in hpxfer.judge(frame, columns=NAMES).notes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_with_gaps_has_nothing_odd(seed: int) -> None:
+    """Missing runs, more seeds near the optimum, values per shape, an arm's values that move, a short last line."""
+    arms = {"completep-moe": 0.0, "completep": -0.5, "sp": -1.0}
+    frame = foreign_table(arms, seed=seed, widths=(128, 256, 512, 1024))
+    octaves = np.log2(frame["lr"] * frame["width"] / 128)
+    moved = frame["lr"] * np.where(frame["method"] == "sp", (128 / frame["width"]) ** 0.5, 1.0)
+    near = frame["lr"].between(2.0**-11, 2.0**-9)
+    for kept in (
+        frame[np.random.default_rng(seed).random(len(frame)) > 0.1 * (seed + 1)],
+        frame[near | (frame["seed"] == 0)],
+        frame[octaves.between(-11.5, -6.5)],
+        frame.assign(lr=moved),
+        frame[near | (frame["width"] < 1024)],
+    ):
+        for table_ in (kept, kept[kept["seed"] == 0]):
+            assert odd(ready(table_)) == []
 
 
 CELLS = st.one_of(

@@ -181,7 +181,7 @@
         shown.forEach(([, name], index) => {
           const value = cellOf(columns[name], row);
           const cell = make("td", index ? written(value) : null, { className: kinds(name) });
-          if (!index) cell.append(make("a", value.slice(0, 8), { href: `#trial=${value}`, title: value }));
+          if (!index) cell.append(make("a", /^[0-9a-f]{12,}$/.test(value) ? value.slice(0, 8) : value, { href: `#trial=${value}`, title: value }));
           line.append(cell);
         });
         line.addEventListener("click", () => { location.hash = `trial=${columns.trial_id[row]}`; });
