@@ -214,9 +214,10 @@ def join_values(read: Read, tolerance: float = TOLERANCE) -> Read:
         if len(groups) < len(counts):
             notes.append(f"{len(counts)} spellings of {hp} are {len(groups)} values, within {tolerance:g} octaves each")
         firsts, lasts = [group.index[0] for group in groups], [group.index[-1] for group in groups]
-        if len(groups) > 2 and all(high - low == 1 for low, high in pairwise(firsts)):
-            ends = f"{firsts[0]:g} to {firsts[-1]:g}"
-            notes.append(f"{hp} is {ends} in steps of one; if these are exponents, name the column log2_{hp}")
+        steps = [high - low for low, high in pairwise(firsts)]
+        if len(groups) > 2 and firsts[-1] > 1 and all(math.isclose(step, steps[0], rel_tol=0.05) for step in steps):
+            ends = f"{firsts[0]:g} to {firsts[-1]:g} in steps of {steps[0]:.3g}"
+            notes.append(f"{hp} is {ends}; if these are exponents, name the column log2_{hp} or log10_{hp}")
         near = ((low, high) for low, high in zip(lasts, firsts[1:], strict=False) if math.log2(high / low) < NEAR)
         if tolerance > 0 and (pair := next(near, None)):
             octaves = f"{math.log2(pair[1] / pair[0]):.2g} octaves apart"

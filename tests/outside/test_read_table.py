@@ -312,6 +312,7 @@ def test_values_are_joined_or_pointed_out_and_what_no_column_says_is_assumed_alo
     for table_, words in (
         (near, "if they are one, --tolerance 0.1 joins them"),
         (powers, "if these are exponents, name"),
+        (table(lr=-np.log10(frame["lr"])), "lr is 2.40824 to 3.31133 in steps of 0.301; if these are exponents"),
         (plain, "no column names seeds"),
         (plain, "no column says how runs ended"),
         (plain, "no column has steps"),
