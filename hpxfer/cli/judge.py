@@ -75,10 +75,9 @@ def judge(
       hpxfer judge mlflow:sqlite:///mlflow.db#moe --map scale=width --metric val_loss
       hpxfer judge tensorboard:logs --pattern 'w(?P<width>[0-9]+)_lr(?P<lr>[^_]+)_s(?P<seed>[0-9]+)'
     """
-    from hpxfer.outside import Choices
-    from hpxfer.outside import judge as judge_table
+    from hpxfer.outside import Choices, judge_by_options
 
-    found = judge_table(
+    found = judge_by_options(
         table,
         columns=pairs(mapped, "--map", str),
         shape=shape or (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,6 +212,7 @@ class JudgedTable:
     rules: Rules
     lines: Mapping[str, pd.DataFrame]  # HP -> what was judged, the judged HP first
     analysis: Analysis
+    spell: Callable[[str], str] = str  # how options are spelled where the table was judged
 
     @property
     def report(self) -> TransferReport:
@@ -241,7 +242,7 @@ class JudgedTable:
 
     def next_step(self) -> str:
         """Return what to do next, in one sentence."""
-        return f"Next: {next(_steps(self.report))}."
+        return self.spell(f"Next: {next(_steps(self.report))}.")
 
     def page(self) -> Report:
         """Return the page with the verdicts, the figures that a table can feed, and every run. It needs matplotlib."""

@@ -42,6 +42,20 @@ def judged(frame: pd.DataFrame | Path, **given: Any) -> JudgedTable:
     return hpxfer.judge(frame, **{"columns": COLUMNS, "control": "plain", "base": "width=256", **given})
 
 
+def test_python_names_its_parameters_where_the_command_line_names_options() -> None:
+    frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=2)
+    found = hpxfer.judge(frame, columns=COLUMNS)
+    assert "name it with base='width=256'" in str(found)
+    assert "(control='ARM')" in found.next_step()
+    assert "--" not in f"{found}"
+    for table, message in (
+        (frame.drop(columns="loss"), "columns={'loss': 'NAME'} names the column"),
+        (pd.concat([frame, frame]), "keep the last with duplicates='last'"),
+    ):
+        with pytest.raises(HpxferError, match=re.escape(message)):
+            hpxfer.judge(table, columns=COLUMNS)
+
+
 def test_python_prints_the_verdict_and_the_next_step() -> None:
     found = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=2))
     assert f"{found}" == f"{found!r}" == f"{found.summary()}{found.next_step()}"
@@ -157,7 +171,7 @@ def test_no_hp_transfers_while_its_runs_have_no_result(kind: str, tmp_path: Path
     if kind != "frame":
         frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
     table = frame if kind == "frame" else path
-    with pytest.raises(HpxferError, match=r"column loss: .*--empty diverged"):
+    with pytest.raises(HpxferError, match=r"column loss: .*empty='diverged'"):
         judged(table)
     missing, diverged = judged(table, empty="missing"), judged(table, empty="diverged")
     assert missing.report.findings[0].verdict == "undecided"
@@ -260,13 +274,13 @@ def test_the_name_of_a_loss_may_say_its_unit_and_a_named_unit_wins(metric: str, 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"error": 0.0}, "--error: must be a chance"),
-        ({"regret_limit": {"nats": 1.0}}, "--regret-limit: must be loss=SHARE or octaves=NUMBER"),
-        ({"regret_limit": {"loss": 2.0}}, "--regret-limit: loss must be above 0 and at most 0.5"),
-        ({"hp": "wd"}, "--hp: must be an HP of the table, got 'wd'"),
-        ({"tolerance": -1.0}, "--tolerance: must be a number of octaves"),
-        ({"unit": "\\1"}, "--unit: must be a unit"),
-        ({"control": "goo"}, r"--control: must be an arm of the table, got 'goo'; did you mean 'good'\?"),
+        ({"error": 0.0}, "error: must be a chance"),
+        ({"regret_limit": {"nats": 1.0}}, "regret_limit: must be loss=SHARE or octaves=NUMBER"),
+        ({"regret_limit": {"loss": 2.0}}, "regret_limit: loss must be above 0 and at most 0.5"),
+        ({"hp": "wd"}, "hp: must be an HP of the table, got 'wd'"),
+        ({"tolerance": -1.0}, "tolerance: must be a number of octaves"),
+        ({"unit": "\\1"}, "unit: must be a unit"),
+        ({"control": "goo"}, r"control: must be an arm of the table, got 'goo'; did you mean 'good'\?"),
     ],
 )
 def test_a_choice_that_no_verdict_can_go_by_is_refused(given: dict[str, Any], message: str) -> None:
