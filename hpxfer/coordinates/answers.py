@@ -65,6 +65,15 @@ def answers(
     rows = _named((*more, *derive(path.choice, path.optimizer, path.facts), *NOT_DERIVED), path.names)
     good = _named(good_table(path.choice, path.optimizer, path.facts), path.names)
     stability = fit((seen for seen in whole if any(each.is_about(seen) for each in good)), good, tolerance)
+    fits = fit([*whole, *everywhere(observations, len(path.shapes))], rows, tolerance)
+    # A table follows its own rows, right or wrong. A module that follows those of a recipe is wired by them.
+    judged = (*fits, *stability) if more else stability
+    plain = {named: what for what, named in path.names.items()}
+    judged = tuple(
+        replace(each, quantity=quantity, role=role)
+        for each in judged
+        for quantity, role in [plain.get((each.quantity, each.role), (each.quantity, each.role))]
+    )
     model = ModelFacts(gate=path.gate, tied_embeddings=path.facts.tied_embeddings)
     return AxisReport(
         axis=path.axis,
@@ -72,10 +81,10 @@ def answers(
         scales=path.scales,
         shapes=tuple(shape.label() for shape in path.shapes),
         warnings=(*coverage_warnings(path.choice, path.base, path.shapes[-1], model, path.optimizer), *notes),
-        fits=fit([*whole, *everywhere(observations, len(path.shapes))], rows, tolerance),
+        fits=fits,
         stability=stability,
         measures=_by_scale(measures, path),
-        not_tested=not_tested(path.choice, path.optimizer, stability, path.roles, path.facts.gate_sums_over),
+        not_tested=not_tested(path.choice, path.optimizer, judged, path.roles, path.facts.gate_sums_over),
     )
 
 

@@ -13,6 +13,10 @@ A verdict is about size ~ scale^exponent over at least three scales:
 
 A scale at which a seed is exactly zero is left out of the slope, and `dropped` names it. At least three must remain.
 
+What an update adds to a layer's output has two parts: one that aligns with the input and grows with the fan-in, and one
+that a random matrix of its size would add, which grows with its root. A prediction is about the first. It is judged at
+the scales at which it leads, and the random part is taken off; nothing is predicted where fewer than three remain.
+
 A prediction may also be an upper or a lower bound. Then a slope below or above it is ok as well. This module knows no
 torch.
 """
@@ -189,6 +193,7 @@ Bound = Literal["equal", "at most", "at least"]
 TOLERANCE = 0.15
 CONFIDENCE = 0.95
 MIN_SCALES = 3
+NOT_ALIGNED = "what updates add here is mostly what random matrices of their size would add, so no power law is derived"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +206,7 @@ class Observation:
     step: int  # number of updates before
     scale: float
     values: tuple[float, ...]
+    random: tuple[float, ...] = ()  # of what an update adds: the size of what a random matrix of its size would add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,10 +344,14 @@ def over_layers(observations: Iterable[Observation]) -> list[Observation]:
     outside = {(seen.quantity, seen.role) for seen in every if seen.layer is None}
     inside = [seen for seen in every if seen.layer is not None and (seen.quantity, seen.role) not in outside]
     out = []
-    for (quantity, role, step, scale), group in groupby(sorted(inside, key=key), key=key):
+    for (quantity, role, step, scale), found in groupby(sorted(inside, key=key), key=key):
+        group = list(found)
         values = np.array([seen.values for seen in group])
-        rms = tuple(float(size) for size in np.sqrt(np.mean(values**2, axis=0)))
-        out.append(Observation(quantity=quantity, role=role, layer=None, step=step, scale=scale, values=rms))
+        randoms = np.array([seen.random for seen in group])
+        rms, random = (tuple(np.sqrt(np.mean(each**2, axis=0)).tolist()) for each in (values, randoms))
+        out.append(
+            Observation(quantity=quantity, role=role, layer=None, step=step, scale=scale, values=rms, random=random)
+        )
     return out
 
 
@@ -355,7 +365,27 @@ def everywhere(observations: Sequence[Observation], num_scales: int) -> Iterator
             yield from group
 
 
+def _aligned(seen: Observation) -> Observation | None:
+    """Return the part of what an update adds that aligns with its input, or None if the random part leads."""
+    whole = _rms(seen.values)
+    if not seen.random or not _has_log(whole):
+        return seen
+    share = 1 - (_rms(seen.random) / whole) ** 2  # the squares of the two parts add up
+    if share < 0.5:
+        return None
+    # A seed's distance from the RMS over seeds is that of the whole, and a larger share of this part.
+    values = tuple(math.sqrt(share) * whole * (value / whole) ** (1 / share) for value in seen.values)
+    return replace(seen, values=values)
+
+
 def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Fit:
+    left_out: tuple[float, ...] = ()
+    aligned = [part for seen in members if (part := _aligned(seen)) is not None]
+    if len(aligned) >= MIN_SCALES:
+        left_out = tuple({seen.scale for seen in members} - {seen.scale for seen in aligned})
+        members = aligned
+    elif len(aligned) < len(members) and found is not None:
+        found = replace(found, exponent=None, zero=False, source=NOT_ALIGNED)
     values = [seen.values for seen in members]
     magnitudes = tuple(_rms(of_scale) for of_scale in values)
     slope, dropped = slope_without_zeros([seen.scale for seen in members], values)
@@ -376,7 +406,7 @@ def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: fl
         scales=tuple(seen.scale for seen in members),
         magnitudes=magnitudes,
         source=found.source if found else None,
-        dropped=dropped,
+        dropped=tuple(sorted((*left_out, *dropped))),
         bound=found.bound if found else "equal",
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hpxfer.coordinates.measure import (
+    NOT_ALIGNED,
     Fit,
     Kind,
     Observation,
@@ -52,6 +54,20 @@ def test_a_power_law_has_its_slope_and_no_width(exponent: float) -> None:
     assert (out.slope, out.low, out.high) == pytest.approx((exponent, exponent, exponent), abs=1e-9)
     assert out.magnitudes == pytest.approx([scale**exponent for scale in SCALES])
     assert line(power(exponent), exponent + 0.5).verdict == "miss"
+
+
+def test_what_random_updates_would_add_is_taken_off_and_decides_nothing_where_it_leads() -> None:
+    def of(aligned: float) -> Fit:
+        parts = [(aligned, 4 * scale**-0.5) for scale in SCALES]
+        made = seen([[math.hypot(*both)] * 3 for both in parts])
+        made = [replace(each, random=(both[1],) * 3) for each, both in zip(made, parts, strict=True)]
+        found = Prediction(quantity="change", role="router", exponent=0.0, source="a paper")
+        (out,) = fit(made, [found], tolerance=0.15)
+        return out
+
+    assert (of(1.0).verdict, of(1.0).slope) == ("ok", pytest.approx(0.0, abs=1e-9))
+    assert of(0.6).dropped == (32.0,)
+    assert (of(0.1).verdict, of(0.1).source) == ("no prediction", NOT_ALIGNED)
 
 
 def test_a_seed_s_own_offset_is_no_noise_and_its_own_slope_is() -> None:

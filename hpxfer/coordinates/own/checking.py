@@ -22,12 +22,13 @@ from hpxfer.coordinates.own.load import OwnModule, calling, require_finite, requ
 from hpxfer.coordinates.own.numbers import moving, of_recipe
 from hpxfer.coordinates.own.observe import Found, Training, observe, reseed, seeded
 from hpxfer.coordinates.own.path import OwnPath, given_path, grown_path
-from hpxfer.coordinates.own.probe import Probe
+from hpxfer.coordinates.own.probe import RANDOM, Probe
 from hpxfer.coordinates.own.wiring import Built, optimizer_of, role_conflicts, wired
 from hpxfer.coordinates.path_facts import path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
-from hpxfer.recipe import Recipe, Resolved, declared, left_to_multiply, unattached
+from hpxfer.recipe import OutOfRangeWarning, Recipe, Resolved, declared, left_to_multiply, unattached
+from hpxfer.scaling.roles import fan_in_dim
 from hpxfer.scaling.shape import Shape
 
 STEPS = 5
@@ -51,9 +52,9 @@ class _Notes:
     """What a check learns on its way, each sentence once."""
 
     warnings: dict[str, None] = field(default_factory=dict)
+    out_of_range: tuple[str, ...] = ()  # that of the largest shape
     hidden: dict[str, None] = field(default_factory=dict)  # keys of multipliers that no hook shows
     no_maps: dict[str, None] = field(default_factory=dict)  # roles whose tensors are in no linear map
-    num_rows: int = 0  # tokens or samples in a batch
 
 
 def check_module(
@@ -186,39 +187,31 @@ class _Check:
         )
         found = answers(
             along,
-            observations,
+            # Where the fan-in stays, both parts of what an update adds scale alike.
+            [seen if facts.symbols[fan_in_dim(seen.role)] else replace(seen, random=()) for seen in observations],
             more=tuple(of_recipe([each.rows for each in built], path.scales)),
             tolerance=self.tolerance,
-            notes=(*self.notes.warnings, *self._large_batch(path)),
+            notes=(*self.notes.warnings, *self.notes.out_of_range),
         )
         return replace(found, not_tested=(*self._not_possible(), *found.not_tested, NO_PROOF))
-
-    def _large_batch(self, path: OwnPath) -> Iterator[str]:
-        """Warn of a batch beside which the smallest model is small: an update then aligns with no single row."""
-        smallest = min(shape.width for shape in path.shapes)
-        if path.axis == "width" and self.notes.num_rows > smallest:
-            yield (
-                f"the batch has {self.notes.num_rows} tokens or samples and the smallest model {smallest} features, so "
-                "that `effective` may fall with the width under a right recipe; take a smaller batch or wider points"
-            )
 
     def _not_possible(self) -> Iterator[str]:
         """Yield what no hook shows, one sentence per reason."""
         if self.notes.no_maps:
             roles = ", ".join(self.notes.no_maps)
             yield f"features of {roles}: not possible, as their modules are no linear maps that hooks see"
-        if self.notes.hidden:
-            keys = ", ".join(self.notes.hidden)
+        if hidden := dict.fromkeys((*self.notes.hidden, *self.module.by_hand)):
+            keys = ", ".join(hidden)
             yield f"multiplier of {keys}: not possible, as the model multiplies by hand where no hook sees it"
 
     def _trial(self, given: Any, shape: Shape, seed: int, keys: Sequence[str]) -> tuple[Built, Found]:
         at, own = f"{shape.label()}, seed {seed}", self.module
         with seeded(seed):
-            with calling("build", at):
-                made = own.build(given)
-            model = require_module(made, "build", at)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
+                with calling("build", at):
+                    made = own.build(given)
+                model = require_module(made, "build", at)
                 built = wired(own, self.recipe, model, shape, seed=seed, at=at)
                 optimizer = optimizer_of(own, self.recipe, built, given, shape, at=at)
             self._note(caught)
@@ -249,7 +242,6 @@ class _Check:
         """Note what hooks cannot see of this model: multipliers by hand, and tensors of no linear map."""
         probe = Probe(built.model, built.tensors, run)
         maps = probe.linear_maps()
-        self.notes.num_rows = max(self.notes.num_rows, probe.num_rows())
         for item in built.tensors:
             is_map = item.role not in ("embedding", "position") and item.tensor.ndim > 1
             if is_map and item.name not in maps:
@@ -266,8 +258,11 @@ class _Check:
     def _note(self, caught: Sequence[warnings.WarningMessage]) -> None:
         """Keep the warnings of hpxfer, and hand on those of others."""
         for each in caught:
-            if type(each.message).__module__.startswith("hpxfer."):
-                self.notes.warnings[str(each.message).partition("\n")[0]] = None
+            said = str(each.message).partition("\n")[0]
+            if isinstance(each.message, OutOfRangeWarning):
+                self.notes.out_of_range = (said,)
+            elif type(each.message).__module__.startswith("hpxfer."):
+                self.notes.warnings[said] = None
             else:
                 warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
@@ -275,7 +270,10 @@ class _Check:
 def _observations(found: Sequence[Found], scale: float) -> Iterator[Observation]:
     """Yield the sizes that every seed has."""
     for (quantity, role, layer), step in found[0]:
-        key = ((quantity, role, layer), step)
-        if all(key in of_seed for of_seed in found):
+        key, beside = ((quantity, role, layer), step), ((RANDOM, role, layer), step)
+        if quantity != RANDOM and all(key in of_seed for of_seed in found):
             values = tuple(of_seed[key] for of_seed in found)
-            yield Observation(quantity=quantity, role=role, layer=layer, step=step, scale=scale, values=values)
+            random = tuple(of_seed[beside] for of_seed in found) if quantity == "effective" else ()
+            yield Observation(
+                quantity=quantity, role=role, layer=layer, step=step, scale=scale, values=values, random=random
+            )

@@ -25,6 +25,7 @@ TOP = ""  # the whole model
 SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
 SAME_LOW = 3e-2
 # A token may choose other experts after an update. So the tokens of two calls cannot be compared.
+RANDOM = "effective of a random matrix"
 ROUTED = ("expert_in", "expert_gate", "expert_out")
 
 
@@ -109,11 +110,6 @@ class Probe:
             isinstance(each, MultiplyInput) for each in before
         )
 
-    def num_rows(self) -> int:
-        """Return the number of tokens or samples that the maps read."""
-        inputs = (seen.x for name, seen in self._before.items() if name != TOP)
-        return max((x[..., 0].numel() for x in inputs if x is not None and x.ndim), default=0)
-
     def sees_logits(self) -> bool:
         """Return whether the output of the whole model is a multiple of that of the readout."""
         return any(self._after(item, self._before) is not None for item in self._matrices if item.role == "readout")
@@ -140,8 +136,11 @@ class Probe:
             return
         multiplier, transposed = found
         matrix_0 = self._matrix(self.start[item.name], transposed)
-        learned = now.x @ (self._matrix(weights[item.name], transposed) - matrix_0)
+        update = self._matrix(weights[item.name], transposed) - matrix_0
+        learned = now.x @ update
         sizes.add("effective", item, learned, factor * multiplier)
+        square = now.x.square().mean() * update.square().mean() * len(update)
+        sizes.add(RANDOM, item, square.sqrt().expand_as(learned), factor * multiplier)
         if compares and before.x is not None and before.x.shape == now.x.shape:
             sizes.add("propagating", item, (now.x - before.x) @ matrix_0, factor * multiplier)
 

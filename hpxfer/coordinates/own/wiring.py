@@ -49,7 +49,7 @@ def wired(own: OwnModule, recipe: Recipe, model: nn.Module, shape: Shape, *, see
     with calling("the recipe", at):
         roles = pairs_of(proposed(model) if given is None else given)
         if own.optimizer is None:
-            attach(own, recipe, model, shape)
+            attach(own, recipe, model, roles, shape)
             generator = torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
             recipe.init_(model, roles, shape, generator=generator)
         rows = recipe.explain(model, roles, shape).rows
@@ -59,7 +59,7 @@ def wired(own: OwnModule, recipe: Recipe, model: nn.Module, shape: Shape, *, see
     return Built(model=model, rows=rows, tensors=held(rows, parameters), roles=roles, tied=tied)
 
 
-def attach(own: OwnModule, recipe: Recipe, model: nn.Module, shape: Shape) -> None:
+def attach(own: OwnModule, recipe: Recipe, model: nn.Module, roles: Roles, shape: Shape) -> None:
     """Attach the forward multipliers. A model that has them already keeps them.
 
     Raises HpxferError if the recipe has multipliers, and nothing says where they act.
@@ -77,10 +77,12 @@ def attach(own: OwnModule, recipe: Recipe, model: nn.Module, shape: Shape) -> No
         recipe.attach(model, shape, sites, by_hand=sorted(by_hand))
     elif unattached(model, shape, numbers):
         told = [key for key, by in numbers.items() if by != 1.0 and not (common and key == "attn_logits")]
-        names = ", ".join(f"{key} ({numbers[key]:.6g})" for key in told)
+        named = {role: pattern for pattern, role in pairs_of(roles)}
+        names = ", ".join(f"{key} ({numbers[key]:.6g}){f' on {named[key]}' if key in named else ''}" for key in told)
         raise HpxferError(
             f"the forward multipliers must have a place, got none for {names}; give `sites`, e.g. "
-            '{"*.attention": "attn_out", "head": "readout"}, or name in `by_hand` those that the model applies'
+            '{"*.attention": "attn_out", "head": "readout"}, or name those that the model applies: '
+            f"by_hand = {told}"
         )
 
 

@@ -135,7 +135,9 @@ class TestGPT:
         assert report.passed
 
     def test_a_plain_model_without_sites_is_refused(self) -> None:
-        with pytest.raises(HpxferError, match=r"at w64 .*must have a place, got none for readout \(0.5\);"):
+        with pytest.raises(
+            HpxferError, match=r"at w64 .*must have a place, got none for readout \(0.5\) on .*by_hand = \['readout'\]"
+        ):
             hpxfer.check_module(gpt, tokens, lm_loss, self.recipe, points=(64, 128, 256, 512), steps=1)
 
     def test_equal_calls_give_equal_reports_and_leave_the_generator_alone(self) -> None:
@@ -143,15 +145,6 @@ class TestGPT:
         one, two = (self.check(steps=1, seeds=2).to_dict() for _ in range(2))
         assert one == two
         assert torch.equal(before, torch.get_rng_state())
-
-    def test_a_large_batch_is_said(self) -> None:
-        def large(shape: Shape) -> torch.Tensor:
-            return torch.randint(0, 64, (5, 9))
-
-        wired: dict[str, Any] = {"optimizer": self.optimizer, "steps": 1, "seeds": 1}
-        report = hpxfer.check_module(self.build, large, lm_loss, self.recipe, **wired)
-        assert any("40 tokens or samples and the smallest model 32" in text for text in report.axes[0].warnings)
-        assert not any("tokens or samples" in text for text in self.check(steps=1, seeds=1).axes[0].warnings)
 
 
 @pytest.mark.slow
