@@ -24,8 +24,8 @@ TOP = ""  # the whole model
 # An output is a multiple of x W + b if what is left is smaller than this share of it. Low precision rounds more.
 SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
 SAME_LOW = 3e-2
-# A token may choose other experts after an update. So the tokens of two calls cannot be compared.
 RANDOM = "effective of a random matrix"
+# A token may choose other experts after an update. So the tokens of two calls cannot be compared.
 ROUTED = ("expert_in", "expert_gate", "expert_out")
 
 
