@@ -58,13 +58,7 @@ def session(address: str | None, cpus: float) -> Iterator[None]:
     with _own_sigterm(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's warning about its future defaults
         if address is None:
-            ray.init(
-                address="local",
-                num_cpus=max(-int(-cpus // 1), num_cpus()),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            _start(cpus)
         else:
             _join(address)
     try:
@@ -122,6 +116,21 @@ def ray_errors() -> Iterator[None]:
         raise HpxferError(
             f"Ray failed: {first_line(error)}; {fix}. The finished trials are stored; run again to train the rest"
         ) from error
+
+
+def _start(cpus: float) -> None:
+    """Start Ray on this machine. Raise HpxferError if it does not come up."""
+    try:
+        ray.init(
+            address="local",
+            num_cpus=max(-int(-cpus // 1), num_cpus()),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:  # Ray raises a bare one if its processes are not up in time
+        fix = "run again when the machine is less busy, or without Ray: resources: {executor: local}"
+        raise HpxferError(f"Ray did not start on this machine: {first_line(error)}; {fix}") from error
 
 
 def _join(address: str) -> None:

@@ -123,6 +123,8 @@ def _fastest(name: str, rows: pd.DataFrame, unit: Unit) -> str:
         return f"{name} never has it"
     factor, reference = max(known, key=lambda found: found[0])
     spelled = f"up to {factor:.3g}x fewer" if factor >= 1 else f"at best {1 / factor:.3g}x more"
+    if f"{factor:.3g}" == "1":
+        spelled = "no fewer"
     return f"{name} {spelled} than {reference}"
 
 

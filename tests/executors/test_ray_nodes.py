@@ -126,6 +126,17 @@ def test_a_sigterm_while_ray_starts_interrupts_the_run(code: int, monkeypatch: P
     assert end.value.signal_number == signal.SIGTERM
 
 
+def test_a_ray_that_does_not_come_up_is_no_traceback(monkeypatch: Patch) -> None:
+    def start(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", start)
+    says = r"Ray did not start on this machine: .*timed out.*executor: local"
+    with pytest.raises(HpxferError, match=says), ray_session.session(None, 1):
+        pass
+
+
 @cache
 def most_by_trial(fits: tuple[int, ...], apart: int) -> int:
     """Return the most workers, each on `apart` nodes, by trying every way to place one and then the rest."""
