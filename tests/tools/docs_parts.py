@@ -167,6 +167,13 @@ def error_summary_markdown(root: Path) -> str:
     return error_summary(_runs(root, "error_rates")[-1])
 
 
+def seed_subsets_markdown(root: Path) -> str:
+    """Return the latest committed run of the verdicts on few seeds of the published sweeps."""
+    from seed_subsets import summary
+
+    return summary(_runs(root, "seed_subsets")[-1])
+
+
 def _runs(root: Path, study: str) -> list[dict[str, Any]]:
     """Return all committed runs of a study, the first one first."""
     text = (root / "results" / "bench" / f"{study}.jsonl").read_text(encoding="utf-8")

@@ -28,7 +28,11 @@ FILES: Mapping[str, Mapping[str, Part]] = {
     "docs/sweep-file.md": {"quickstart": parts.quickstart_yaml, "keys": sweep_file.sweep_file_markdown},
     "docs/models.md": {"presets": parts.presets_markdown, "homes": parts.homes_markdown},
     "docs/commands.md": {"overview": commands.overview_markdown, "commands": commands.reference_markdown},
-    "docs/verdict.md": {"error_summary": parts.error_summary_markdown, "thresholds": parts.thresholds_markdown},
+    "docs/verdict.md": {
+        "error_summary": parts.error_summary_markdown,
+        "seed_subsets": parts.seed_subsets_markdown,
+        "thresholds": parts.thresholds_markdown,
+    },
     "docs/error-rates.md": {"error_rates": parts.error_rates_markdown},
     "docs/predict.md": {"prediction": parts.prediction_text, "predict_rates": parts.predict_rates_markdown},
     "docs/results.md": {"columns": parts.columns_markdown},
