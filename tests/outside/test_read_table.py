@@ -79,6 +79,7 @@ REFUSED: dict[str, tuple[pd.DataFrame, dict[str, Any], str]] = {
     "no column": (table(), {"columns": {"scale": "wdith"}}, r"'wdith' is not in the table; did you mean 'width'"),
     "no such": (table(), {"columns": {"los": "loss"}}, r"--map: unknown column 'los'; did you mean 'loss'\?"),
     "twice": (pd.concat([table(), table()["lr"]], axis=1), {}, r"column 'lr' must be there once"),
+    "title": (table().set_axis(["t", *[""] * (len(table().columns) - 1)], axis=1), {}, "must name the columns"),
     "no rows": (table().head(0), {}, "at least one row"),
     "one thing": (table(), {"columns": {"value": "width", "scale": "width"}}, "got it as scale and as value"),
     "one loss": (table(), {"columns": {**NAMES, "loss": "lr"}}, "must be one thing, got it as value and as loss"),
