@@ -91,9 +91,9 @@ def read_runs(
         raise HpxferError(f"--empty: unknown choice {shown(empty)}; {nearest(empty, EMPTY)}")
     present = [str(name) for name in frame.columns]
     if twice := [name for name, times in Counter(present).items() if times > 1]:
-        names = "its first line must name the columns, got two without a name"
+        untitled = "its first line must name the columns, got two without a name"
         once = f"column {shown(twice[0])} must be there once, got it twice"
-        raise HpxferError(f"{where}: {once if twice[0] else names}")
+        raise HpxferError(f"{where}: {once if twice[0] else untitled}")
     own: dict[str, Sequence[Any]] = {name: frame.iloc[:, at].tolist() for at, name in enumerate(present)}
     of, notes = columns_of(own, columns or {}, shape, where)
     if frame.empty:
