@@ -1,5 +1,6 @@
-"""What no verdict may rest on: two results of one seed, mixed steps, mixed losses, and a single scale. And what is
-odd: names and numbers that few rows have.
+"""What no verdict may rest on: two results of one seed, mixed steps, mixed losses, and a single scale.
+
+`odd` names what may be a slip: names and numbers that few rows have.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def _odd(runs: pd.DataFrame, column: str, what: str) -> Iterator[str]:
         others = {other: count for other, count in counts.items() if other != level}
         usual, own = median(others.values()), runs[runs[column] == level]
         is_rare = num * FEW <= usual
-        if column != "arm" and num >= usual:
+        is_far = column == "value" and num < usual and _is_far(level, [*others])
+        if column != "arm" and not is_rare and not is_far:
             continue
         moved = {other: own.assign(**{column: other})[places] for other, count in others.items() if 2 * count >= usual}
         free = [other for other, rows in moved.items() if cells.isdisjoint(rows.itertuples(index=False, name=None))]
@@ -180,8 +182,7 @@ def _odd(runs: pd.DataFrame, column: str, what: str) -> Iterator[str]:
             is_odd = is_rare or bool(meant)
         else:
             meant = free if len(free) == 1 else []
-            is_odd = is_rare and (column == "scale" or 1 <= len(free) <= 2)
-            is_odd = is_odd or (column == "value" and _is_far(level, [*others]))
+            is_odd = is_far or (is_rare and (column == "scale" or 1 <= len(free) <= 2))
         if is_odd:
             low, high = min(others.values()), max(others.values())
             rows = f"{num} row{'s' * (num > 1)} ({ranges(sorted(own['row']))})"

@@ -99,15 +99,15 @@ def move_text(finding: Finding) -> str | None:
     if move.low is None or move.high is None:
         bound, way, other = (move.low, "up", "down") if move.high is None else (-(move.high or 0.0), "down", "up")
         far = f"{abs(bound or 0.0):.2f} octaves"
-        by = f"{far} or more {way}" if (bound or 0.0) > 0 else f"at most {far} {other}, or any distance {way}"
+        by = f"{way} by {far} or more" if (bound or 0.0) > 0 else f"{other} by at most {far}, or {way} by any distance"
     else:
-        by = f"{move.low:+.2f} to {move.high:+.2f} octaves"
+        by = f"by {move.low:+.2f} to {move.high:+.2f} octaves"
     first, last = move.scales[0], move.scales[-1]
     between = (shape.scale for shape in finding.shapes if first < shape.scale < last)
     lacking = [scale_text(scale) for scale in between if scale not in move.scales]
     without = f" (without {', '.join(lacking)})" if lacking else ""
     where = f"{scales_text(finding.scale_name, (first, last))}{without}"
-    return f"between {where} the optimum moves by {by} ({CONFIDENCE:.0%})"
+    return f"between {where} the optimum moves {by} ({CONFIDENCE:.0%})"
 
 
 def drift_text(finding: Finding) -> str:

@@ -298,14 +298,6 @@ def test_the_message_of_a_mistake_is_the_one_that_is_shown() -> None:
     assert f"\nhpxfer: {caught.value}\n" in text_of("docs/sweep-file.md")
 
 
-def test_the_readme_counts_the_planted_sweeps_of_the_error_rates() -> None:
-    page = text_of("docs/error-rates.md")
-    table = page.partition("<!-- error_rates:begin -->")[2].partition("<!-- error_rates:end -->")[0]
-    worlds = table.partition("\n| group | world | ")[2]
-    rows = [line for line in worlds.splitlines() if line.startswith("| ") and "%" in line]
-    assert f"on {len(rows)} kinds of planted sweeps" in text_of("README.md")
-
-
 def test_no_page_has_an_open_end() -> None:
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = path.read_text(encoding="utf-8")

@@ -210,9 +210,9 @@ def test_a_regret_is_a_loss_given_up_and_never_negative(found: ShapeFinding, nat
 def test_a_move_names_its_ends_octaves_and_confidence() -> None:
     assert move_text(MINE) == "between width 32 and 128 the optimum moves by -0.20 to +0.30 octaves (95%)"
     beyond = replace(MINE, move=Move(octaves=2.0, low=1.2, high=None, scales=(32.0, 128.0), is_line=True))
-    assert "by 1.20 octaves or more up (95%)" in str(move_text(beyond))
+    assert "moves up by 1.20 octaves or more (95%)" in str(move_text(beyond))
     below = replace(MINE, move=Move(octaves=-2.0, low=None, high=-1.2, scales=(32.0, 128.0), is_line=True))
-    assert "by 1.20 octaves or more down (95%)" in str(move_text(below))
+    assert "moves down by 1.20 octaves or more (95%)" in str(move_text(below))
     unknown = Move(octaves=0.0, low=None, high=None, scales=(32.0, 128.0), is_line=True)
     assert move_text(replace(MINE, move=unknown)) is None
 

@@ -284,6 +284,8 @@ def test_a_mixtral_passes_and_features_of_experts_in_one_tensor_are_said_to_be_n
     found = verdicts(report)
     assert found["expert_in", "first step"] == found["expert_out", "weight"] == found["moe", "activation"] == "ok"
     assert ("expert_in", "effective") not in found
+    # No LR that a row judged is said to be not tested.
+    assert "LR of expert_out" not in "".join(axis.not_tested)
     assert any("no proof" in text for text in axis.not_tested)
 
 
