@@ -1,6 +1,8 @@
 """against: a sweep of the family `mlp` beside the limits of its arms and seeds. Nothing is trained.
 
-Letters: J widths, ascending; S seeds; T passes.
+Where a size stays that the limit has infinite, the largest shape stands for the limit.
+
+Letters: J sizes, ascending; S seeds; T passes.
 """
 
 from __future__ import annotations
@@ -17,11 +19,19 @@ from hpxfer.analysis import analyze
 from hpxfer.analysis.statistics.statistic import frame_of
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
-from hpxfer.limit.comparison import COLUMNS, Comparisons, Row, answer_of, large_enough, verdict_of
+from hpxfer.limit.comparison import (
+    COLUMNS,
+    Comparisons,
+    Row,
+    answer_beside_largest,
+    answer_of,
+    large_enough,
+    verdict_of,
+)
 from hpxfer.limit.deviations import Deviations, distances, mean_of, mean_slope, missed, network_slope
 from hpxfer.limit.lines import Line, curve_of, lines_of
 from hpxfer.limit.network import Floats, Network
-from hpxfer.limit.of_trials import network_of
+from hpxfer.limit.of_trials import largest_instead, network_of
 from hpxfer.limit.refused import MOST_EXPERT_SAMPLES, MOST_SAMPLES
 from hpxfer.limit.seen import SeedLimits, Seen, batch_of, seen_by
 from hpxfer.limit.solve import LEAST_MARGIN, solve
@@ -31,7 +41,7 @@ from hpxfer.trial import Trial
 # An error that is estimated from few draws is itself uncertain. With 8 planted networks are accused as seldom as ALPHA
 # says, also where the solver's error is the larger one. With 4 they are ten times as often.
 SEEDS = 8
-# The share of the limit's loss within which a width counts as large enough.
+# The share of the limit's loss within which a size counts as large enough.
 TOLERANCE = 0.05
 # Held-out samples are solved along if they are at most so many batches.
 MOST_HELD_OUT = 2
@@ -53,11 +63,11 @@ def against(
 
     `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
     compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the
-    limit's loss within which a width is large enough. `on_limit` is called with the name of each limit before it is
+    limit's loss within which a size is large enough. `on_limit` is called with the name of each limit before it is
     solved, and with about how many seconds that takes on one core.
 
     Raise HpxferError if an arm has no limit that is solved, if its samples are not on this machine, or if fewer than
-    two seeds finished at every width.
+    two seeds finished at every size.
     """
     if seeds < 2:
         raise HpxferError(f"seeds: must be at least 2, as one draw shows no error of the limit, got {seeds}")
@@ -65,10 +75,15 @@ def against(
         raise HpxferError(f"tolerance: must be a share between 0 and 1, got {tolerance:g}")
     lines = lines_of(results, axis, arm, value)
     # All are refused before one is solved, which may take minutes.
-    ready = [(line, network_of(line.path, line.where)) for line in lines]
-    plans = [(line, network, _updates(line, network, steps)) for line, network in ready]
+    ready = [(line, largest_instead(line.path, line.where)) for line in lines]
+    networks = [None if why else network_of(line.path, line.where) for line, why in ready]
+    plans = [(*each, network, _updates(each[0], network, steps)) for each, network in zip(ready, networks, strict=True)]
     rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
-    for line, network, updates in plans:
+    for line, why, network, updates in plans:
+        if network is None:
+            for name, found in _beside_largest(results, line, why or "", updates, tolerance).items():
+                rows[name] += [{"arm": line.name, **row} for row in found]
+            continue
         groups = seen_by([line.trials[each] for each in line.ids.iloc[:, 0]], updates, has_bias=network.regime == "I")
         limits, kept = _solved(line, network, groups, on_limit, sites=sites, seeds=seeds)
         for name, found in _compared(results, kept, network, groups, limits, updates, tolerance).items():
@@ -76,16 +91,18 @@ def against(
     return Comparisons(sweep=results.name, frames={name: frame_of(rows[name], of) for name, of in COLUMNS.items()})
 
 
-def _updates(line: Line, network: Network, steps: int | None) -> int:
-    """Return how many updates are solved. Raise HpxferError if they are too many, or the seeds too few."""
+def _updates(line: Line, network: Network | None, steps: int | None) -> int:
+    """Return how many updates are compared. Raise HpxferError if they are too many, or the seeds too few."""
     where, trial = line.where, line.path[0]
     whole, batch = trial.shape.steps, trial.shape.batch_tokens
     if steps is not None and not 1 <= steps <= whole:
         raise HpxferError(f"{where}: steps must be from 1 to the {whole} of the sweep, got {steps}")
     if len(line.ids) < 2:
         got = "; ".join([str(len(line.ids)), *line.left_out])
-        raise HpxferError(f"{where}: at least 2 seeds must have finished at every width, got {got}; run more seeds")
+        raise HpxferError(f"{where}: at least 2 seeds must have finished at every size, got {got}; run more seeds")
     updates = steps or whole
+    if network is None:
+        return updates
     if updates == whole and trial.setting.validation_tokens > MOST_HELD_OUT * batch:
         updates -= 1  # the loss after the last update is of held-out samples alone
     if not updates:
@@ -143,99 +160,152 @@ def _compared(
     tolerance: float,
 ) -> dict[str, list[Row]]:
     """Return the rows of an arm in every frame."""
-    whole = updates == line.path[0].shape.steps  # then the last loss is on held-out samples
-    loss, partly = _loss(results, line, limits, updates, whole)
-    spread = _logit_variance(results, line, limits, updates) if _is_probed(line.path[0], groups) else {}
-    measured = [
-        _measured(name, line, limits, of, updates if whole else None) for name, of in {"loss": loss, **spread}.items()
-    ]
+    held_out = _held_out(line, updates)
+    passes, finite, partly = _loss(results, line, updates)
+    numbers = {"loss": (passes, finite)}
+    if _is_probed(line.path[0], groups):
+        numbers["logit_variance"] = _logit_variance(results, line, updates)
+    measured = []
+    for name, (of, values) in numbers.items():
+        limit, error = limits.series(name, of), limits.error(name, of)
+        scale = _fall(limit, of, held_out) if name == "loss" else float(limit.max(initial=0.0))
+        if scale:
+            found = _deviations(line, values, limit, scale, error=error, error_seeds=limits.error_seeds)
+            measured.append((found, *_measured(name, found, of, values, limit, held_out)))
     found, quantities = measured[0][0], [row for _, row, _ in measured]
     every = [row for _, _, rows in measured for row in rows]
-    widths = distances(found, limits.series("loss", loss[0]).mean(axis=0), tolerance)
+    sizes = distances(found, limits.series("loss", passes).mean(axis=0), tolerance)
     is_trivial = found.scale < tolerance * found.most
     verdict, p = verdict_of(quantities)
-    arm = {
+    arm = _arm(line, updates, tolerance, partly, sizes, is_trivial, results) | {
         "limit": f"{'' if network.regime == 'residual' else 'regime '}{network.regime}, {network.parameterization}",
-        "hp": line.hp,
-        "value": line.value,
-        "updates": updates,
-        "seeds": len(line.ids),
         "seed_numbers": list(limits.seeds),
         "limits": len(limits.limits),
         "exact": limits.is_exact,
         "verdict": verdict,
         "p": p,
-        "tolerance": tolerance,
-        "large_enough": None if is_trivial else large_enough(widths),
-        "from_data": _from_data(results, line),
-        "left_out": [
-            *line.left_out,
-            *([f"{partly} passes, at which not all trials have logged a finite loss"] if partly else []),
-        ],
         "cautions": list(limits.cautions),
         "network": asdict(network),
     }
-    arm["answer"] = answer_of(arm, widths, quantities, is_trivial, updates if whole else None)
+    arm["answer"] = answer_of(arm, sizes, quantities, is_trivial, held_out)
     slopes = {"one network": (network_slope(found), -0.5), "mean over seeds": (mean_slope(found), -1.0)}
     exponents = [
         {"distance": name, "expected": expected} | ({} if slope is None else asdict(slope))
         for name, (slope, expected) in slopes.items()
     ]
-    return {"arms": [arm], "widths": widths, "exponents": exponents, "quantities": quantities, "updates": every}
+    return {"arms": [arm], "sizes": sizes, "exponents": exponents, "quantities": quantities, "updates": every}
 
 
-# Passes, numbers of the finite networks [J, S, T], and what their deviations are compared with.
-Measured = tuple[Sequence[int], Floats, float]
+def _beside_largest(results: Results, line: Line, why: str, updates: int, tolerance: float) -> dict[str, list[Row]]:
+    """Return the rows of an arm whose largest shape stands for the limit: each seed is compared with itself there."""
+    held_out = _held_out(line, updates)
+    passes, finite, partly = _loss(results, line, updates)
+    of = {"loss": (passes, finite), "logit_variance": _logit_variance(results, line, updates)}
+    every: list[Row] = []
+    for name, (steps, values) in of.items():
+        scale = _fall(values[-1], steps, held_out) if name == "loss" else float(values[-1].max(initial=0.0))
+        if scale:
+            found = _deviations(line, values, values[-1], scale)
+            every += _rows(name, found, steps, values, values[-1], held_out)
+    found = _deviations(line, finite, finite[-1], _fall(finite[-1], passes, held_out))
+    sizes = distances(found, finite[-1].mean(axis=0), tolerance)
+    is_trivial = found.scale < tolerance * found.most
+    arm = _arm(line, updates, tolerance, partly, sizes, is_trivial, results) | {
+        "limit": f"the largest shape, {line.path[-1].shape.label()}",
+        "limits": 0,
+        "verdict": "not judged",
+    }
+    arm["answer"] = answer_beside_largest(arm, sizes, why, is_trivial)
+    return {"arms": [arm], "sizes": sizes, "updates": every}
 
 
-def _loss(results: Results, line: Line, limits: SeedLimits, updates: int, whole: bool) -> tuple[Measured, int]:
-    """Return the losses, and at how many passes not all trials have one. They are compared with the limit's fall."""
-    passes, finite, partly = curve_of(results, line, "train_loss_nats", range(updates if whole else updates + 1))
+def _arm(
+    line: Line, updates: int, tolerance: float, partly: int, sizes: Sequence[Row], is_trivial: bool, results: Results
+) -> Row:
+    """Return what every row of an arm has."""
+    return {
+        "size": line.size,
+        "hp": line.hp,
+        "value": line.value,
+        "updates": updates,
+        "seeds": len(line.ids),
+        "seed_numbers": list(map(int, line.ids.index)),
+        "tolerance": tolerance,
+        "large_enough": None if is_trivial else large_enough(sizes),
+        "from_data": _from_data(results, line),
+        "left_out": [
+            *line.left_out,
+            *([f"{partly} passes, at which not all trials have logged a finite loss"] if partly else []),
+        ],
+        "cautions": [],
+    }
+
+
+def _held_out(line: Line, updates: int) -> int | None:
+    """Return the pass whose loss is that on held-out samples: the one after the last update of the run."""
+    return updates if updates == line.path[0].shape.steps else None
+
+
+def _loss(results: Results, line: Line, updates: int) -> tuple[Sequence[int], Floats, int]:
+    """Return passes, their losses [J, S, T], and at how many passes not all trials have one."""
+    held_out = _held_out(line, updates)
+    passes, finite, partly = curve_of(results, line, "train_loss_nats", range(updates + (held_out is None)))
     if not passes:
         raise HpxferError(
             f"{line.where}: the trials must have curves of their training loss, got none; run the sweep with "
             "resources.curves: all"
         )
-    fell = limits.series("loss", passes).mean(axis=0)
-    scale = float(fell[0] - fell.min()) or float(fell[0]) or 1.0
-    if whole:
+    if held_out is not None:
         losses = dict(zip(results.trials["trial_id"], results.trials["validation_loss_nats"], strict=True))
         finite = np.concatenate([finite, line.ids.T.map(losses.get).to_numpy(float)[:, :, None]], axis=2)
-        passes = [*passes, updates]
-    return (passes, finite, scale), partly
+        passes = [*passes, held_out]
+    return passes, finite, partly
 
 
-def _logit_variance(results: Results, line: Line, limits: SeedLimits, updates: int) -> dict[str, Measured]:
-    """Return the variance of the router's logits at the steps at which the trials logged their spread."""
-    passes, spread, _ = curve_of(results, line, "router_logit_spread", range(updates))
-    scale = float(limits.series("logit_variance", passes).max(initial=0.0))
-    return {"logit_variance": (passes, spread**2, scale)} if passes and scale else {}
+def _fall(limit: Floats, passes: Sequence[int], held_out: int | None) -> float:
+    """Return what deviations of the loss are compared with: how far the training loss of the limit [S, T] falls."""
+    fell = limit[:, [at != held_out for at in passes]].mean(axis=0)
+    return float(fell[0] - fell.min()) or float(fell[0]) or 1.0
 
 
-def _measured(
-    name: str, line: Line, limits: SeedLimits, of: Measured, held_out: int | None
-) -> tuple[Deviations, Row, list[Row]]:
-    """Return the deviations of a number, the row of the surest one, and a row per width and pass.
+def _logit_variance(results: Results, line: Line, updates: int) -> tuple[Sequence[int], Floats]:
+    """Return the steps at which trials logged the spread of the router's logits, and their variance [J, S, T]."""
+    passes, variance, _ = curve_of(results, line, "router_logit_spread", range(updates), power=2)
+    return passes, variance
 
-    `held_out` is the pass whose loss is that on held-out samples.
-    """
-    passes, finite, scale = of
-    limit = limits.series(name, passes)
-    found = Deviations(
-        sizes=tuple(map(float, line.ids.columns)),
-        values=finite - limit,
-        error=limits.error(name, passes),
-        error_seeds=limits.error_seeds,
+
+def _deviations(
+    line: Line, finite: Floats, limit: Floats, scale: float, *, error: Floats | None = None, error_seeds: int = 0
+) -> Deviations:
+    """Return the deviations of numbers [J, S, T] from a limit [S, T]; of a shape that is the limit there are none."""
+    count = len(finite) if error is not None else len(finite) - 1
+    return Deviations(
+        sizes=tuple(map(float, line.ids.columns[:count])),
+        values=finite[:count] - limit,
+        error=np.zeros(limit.shape[1]) if error is None else error,
+        error_seeds=error_seeds,
         scale=scale,
         most=float(limit.max()),
     )
-    means, test = mean_of(found.values, found), missed(found)
-    every = {
-        (size, update): {
+
+
+def _rows(
+    name: str,
+    found: Deviations,
+    passes: Sequence[int],
+    finite: Floats,
+    limit: Floats,
+    held_out: int | None,
+    p_of_pass: Floats | None = None,
+) -> list[Row]:
+    """Return a row per size and pass."""
+    means = mean_of(found.values, found)
+    return [
+        {
             "quantity": name,
             "update": update,
             "held_out": update == held_out,
-            "width": size,
+            "size": size,
             "mean": finite[j, :, t].mean(),
             "spread": finite[j, :, t].std(ddof=1),
             "limit": limit[:, t].mean(),
@@ -243,18 +313,27 @@ def _measured(
             "deviation": means.mean[j, t],
             "error": means.error[j, t],
             "z": means.z[j, t],
-            "p": test.p_of_pass[t],
+            "p": None if p_of_pass is None else p_of_pass[t],
         }
         for j, size in enumerate(found.sizes)
         for t, update in enumerate(passes)
-    }
+    ]
+
+
+def _measured(
+    name: str, found: Deviations, passes: Sequence[int], finite: Floats, limit: Floats, held_out: int | None
+) -> tuple[Row, list[Row]]:
+    """Return the row of the surest deviation of a number, and a row per size and pass."""
+    test = missed(found)
+    rows = _rows(name, found, passes, finite, limit, held_out, test.p_of_pass)
+    every = {(row["size"], row["update"]): row for row in rows}
     last = every[found.sizes[-1], passes[test.worst]]
     surest = {key: last[key] for key in ("quantity", "update", "held_out", "deviation", "error", "z")}
     there = {
-        "against_width": test.against_size,
+        "against_size": test.against_size,
         "deviation_there": every[test.against_size, last["update"]]["deviation"],
     }
-    return found, surest | there | {"p": test.p, "visible_offset": test.seen}, list(every.values())
+    return surest | there | {"p": test.p, "visible_offset": test.seen}, rows
 
 
 def _is_probed(trial: Trial, groups: Sequence[Seen]) -> bool:

@@ -220,5 +220,5 @@ def distances(found: Deviations, losses: Floats, tolerance: float) -> list[dict[
         within = True if (off + 2 * error <= most).all() else False if (off - 2 * error > most).any() else None
         shares = {"mean_minus_limit": mean, "noise": error, "one_network": values}
         rms = {name: float(np.sqrt(np.mean(each**2))) / found.scale for name, each in shares.items()}
-        out.append({"width": size, **rms, "largest_z": float(np.max(np.abs(z))), "within": within})
+        out.append({"size": size, **rms, "largest_z": float(np.max(np.abs(z))), "within": within})
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,12 @@ VERDICTS = {
     "agrees": "the networks approach their limit",
     "disagrees": "the networks do NOT approach the limit of their table",
     "undecided": "it is open whether the networks approach their limit",
+    "not judged": "distance to the largest shape",
+}
+# Quantity -> the title of its panel, and its axis.
+QUANTITIES = {
+    "loss": ("training loss: mean and spread of seeds", "loss"),
+    "logit_variance": ("pre-activations of the router", "variance over experts"),
 }
 NETWORK, MEAN, NOISE = "one network", "mean over seeds", "noise of the mean"
 
@@ -67,7 +74,6 @@ def limit_block(limit: Limit) -> Block:
         charts=(chart,),
         height=2.5,
         foot=0.2,
-        columns=3,
     )
 
 
@@ -97,61 +103,69 @@ def _over_updates(axes: Axes, y: str) -> None:
 
 
 def against_blocks(found: Comparisons) -> dict[str, Block]:
-    """Return name -> the loss of the limit and of every width over updates, and distances against the width."""
+    """Return name -> the numbers of the limit and of every size over updates, and distances against the size."""
     out = {}
     for arm in found.frames["arms"].itertuples():
-        updates, widths = (found.frames[name][found.frames[name]["arm"] == arm.arm] for name in ("updates", "widths"))
+        updates, sizes = (found.frames[name][found.frames[name]["arm"] == arm.arm] for name in ("updates", "sizes"))
         axis_arm = " ".join(reversed(str(arm.arm).split(" along ")))
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", axis_arm).strip("-.")
         title = f"{arm.arm}, {arm.hp} {arm.value:g}: {VERDICTS[str(arm.verdict)]}"
-        out[f"against-{name}"] = _against_block(title, updates, widths)
+        out[f"against-{name}"] = _against_block(
+            title, str(arm.size), "the largest shape" if arm.verdict == "not judged" else "limit", updates, sizes
+        )
     return out
 
 
-def _finish_losses(axes: Axes, least: float) -> None:
-    _over_updates(axes, "loss")
+def _end_numbers(y: str, least: float, axes: Axes, *_: object) -> None:
+    _over_updates(axes, y)
     if least >= 0:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
 
 
-def _finish_distances(axes: Axes, widths: Sequence[float], bottom: float) -> None:
-    style.set_axes(axes, "width", "share of the fall of the loss")
+def _finish_distances(axes: Axes, size: str, sizes: Sequence[float], bottom: float) -> None:
+    style.set_axes(axes, size, "share of the fall of the loss")
     style.log_losses(axes)
-    style.log2_scale_axis(axes, widths, "width")
+    style.log2_scale_axis(axes, sizes, size)
     axes.set_ylim(bottom=bottom)
 
 
-def _against_block(title: str, updates: pd.DataFrame, widths: pd.DataFrame) -> Block:
+def _against_block(title: str, size: str, limit: str, updates: pd.DataFrame, sizes: pd.DataFrame) -> Block:
+    """Return the figure of an arm. `size` is what grows, and `limit` the name of what stands for the limit."""
     # The loss on held-out samples is another one, and no part of the curves.
-    losses = updates[(updates["quantity"] == "loss") & ~updates["held_out"].astype(bool)]
-    spread, error = losses["spread"], ERRORS * losses["limit_error"]
-    of_widths = losses.assign(curve=losses["width"], loss=losses["mean"])
-    of_widths = of_widths.assign(low=losses["mean"] - spread, high=losses["mean"] + spread)
-    of_limit = losses.assign(curve="limit", loss=losses["limit"], low=losses["limit"] - error)
-    of_limit = of_limit.assign(high=losses["limit"] + error).drop_duplicates("update")
-    looks: dict[Any, Look] = {size: (color, "") for size, color in style.scale_colors(losses["width"]).items()}
-    left = Chart(
-        x="update",
-        lines=(Line(y="loss", low="low", high="high"),),
-        color="curve",
-        looks={**looks, "limit": ("black", "", "--")},
-        names={size: f"width {scale_text(size)}" for size in looks},
-        titles={None: "training loss: mean and spread of seeds"},
-        finish=lambda axes, *_: _finish_losses(axes, float(losses["limit"].min())),
-    )
-    parts = {NETWORK: widths["one_network"], MEAN: widths["mean_minus_limit"], NOISE: widths["noise"]}
+    seen = updates[~updates["held_out"].astype(bool)]
+    spread, error = seen["spread"], ERRORS * seen["limit_error"]
+    of_sizes = seen.assign(curve=seen["size"], number=seen["mean"], low=seen["mean"] - spread)
+    of_sizes = of_sizes.assign(high=seen["mean"] + spread)
+    of_limit = seen.assign(curve=limit, number=seen["limit"], low=seen["limit"] - error)
+    of_limit = of_limit.assign(high=seen["limit"] + error).drop_duplicates(["quantity", "update"])
+    looks: dict[Any, Look] = {at: (color, "") for at, color in style.scale_colors(seen["size"]).items()}
+    left = [
+        Chart(
+            x="update",
+            lines=(Line(y="number", low="low", high="high", where={"quantity": name}),),
+            color="curve",
+            looks={**looks, limit: ("black", "", "--")},
+            names={at: f"{size} {scale_text(at)}" for at in looks},
+            legend="below" if name == "loss" else "keys",
+            titles={None: title},
+            finish=partial(_end_numbers, y, float(of["limit"].min())),
+        )
+        for name, (title, y) in QUANTITIES.items()
+        if len(of := seen[seen["quantity"] == name])
+    ]
+    parts = {NETWORK: sizes["one_network"], MEAN: sizes["mean_minus_limit"], NOISE: sizes["noise"]}
     for name, power in ((NETWORK, -0.5), (MEAN, -1.0)):
         known = parts[name] > 0
-        n, start = widths["width"], int(known.to_numpy().argmax())
+        n, start = sizes["size"], int(known.to_numpy().argmax())
         parts[f"N^{power:g}"] = parts[name].iloc[start] * (n / n.iloc[start]) ** power
-    shown = pd.concat(widths[["width"]].assign(curve=name, distance=each) for name, each in parts.items())
+    shown = pd.concat(sizes[["size"]].assign(curve=name, distance=each) for name, each in parts.items())
     shown = shown[shown["distance"] > 0]
     is_noise = shown["curve"] == NOISE
     bottom = float(shown.loc[~is_noise, "distance"].min()) / 1.3
     shown = shown.assign(below=np.where(is_noise, bottom, np.nan), above=shown["distance"].where(is_noise))
     ink = style.INK
     right = Chart(
-        x="width",
+        x="size",
         lines=(Line(y="distance", low="below", high="above", marker="arm", look={"alpha": 0.8}),),
         color="curve",
         looks={
@@ -162,14 +176,15 @@ def _against_block(title: str, updates: pd.DataFrame, widths: pd.DataFrame) -> B
             "N^-1": (ink, "", ":"),
         },
         x_log2=True,
-        titles={None: "distance to the limit, RMS over updates"},
-        finish=lambda axes, _, rows: _finish_distances(axes, rows["width"].dropna().tolist(), bottom),
+        titles={None: f"distance to {'the limit' if limit == 'limit' else limit}"},
+        finish=lambda axes, _, rows: _finish_distances(axes, size, rows["size"].dropna().tolist(), bottom),
     )
     return Block(
         title=title,
-        caption="Bands on the left: the standard deviation over seeds, and two standard errors of the limit.",
-        frame=pd.concat([of_widths, of_limit, shown]),
-        charts=(left, right),
+        caption="Bands: the standard deviation over seeds, and two standard errors of the limit. Distances of the loss "
+        "are RMS over updates.",
+        frame=pd.concat([of_sizes, of_limit, shown]),
+        charts=(*left, right),
         height=3.4,
         foot=1.0,
         legend_columns=5,

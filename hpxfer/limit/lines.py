@@ -14,6 +14,9 @@ from hpxfer.results import MISSING, Results
 from hpxfer.search import cells_of
 from hpxfer.trial import Trial
 
+# What may grow from shape to shape. The first one that differs at every shape is the size of a line.
+SIZES = ("width", "num_experts", "expert_width")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Line:
@@ -25,8 +28,9 @@ class Line:
     hp: str
     value: float
     trials: Mapping[str, Trial]  # id -> trial
-    ids: pd.DataFrame  # seed x width, of the seeds that finished at every width
-    path: Sequence[Trial]  # one per width
+    size: str  # of SIZES
+    ids: pd.DataFrame  # seed x size, of the seeds that finished at every size
+    path: Sequence[Trial]  # one per size
     left_out: tuple[str, ...]  # what is missing, in words
 
     @property
@@ -56,18 +60,19 @@ def _line(results: Results, table: pd.DataFrame, known: Mapping[str, Trial], val
     axis, arm = str(table["axis"].iloc[0]), str(table["parameterization"].iloc[0])
     where = f"{results.folder}: {arm} along {axis}"
     rows = table[table["value"] == value]
-    rows = rows.assign(width=[known[each].shape.width for each in rows["trial_id"]])
     shapes = {known[each].shape for each in rows["trial_id"]}
-    if len(shapes) > rows["width"].nunique():
+    size = next((name for name in SIZES if len({getattr(shape, name) for shape in shapes}) == len(shapes)), None)
+    if size is None:
         got = ", ".join(shape.label() for shape in sorted(shapes))
         raise HpxferError(
-            f"{where}: the width must grow from shape to shape, as a limit is that of an infinite width, got {got}; "
-            "name another axis"
+            f"{where}: the width, the experts or the expert width must grow from shape to shape, got {got}; name "
+            "another axis"
         )
-    rows = rows.drop_duplicates(["seed", "width"])
-    status, ids = (rows.pivot(index="seed", columns="width", values=name) for name in ("status", "trial_id"))
+    rows = rows.assign(size=[getattr(known[each].shape, size) for each in rows["trial_id"]])
+    rows = rows.drop_duplicates(["seed", "size"])
+    status, ids = (rows.pivot(index="seed", columns="size", values=name) for name in ("status", "trial_id"))
     status = status.fillna(MISSING)
-    lacking = [(width, name, count) for width in status for name, count in status[width].value_counts().items()]
+    lacking = [(at, name, count) for at in status for name, count in status[at].value_counts().items()]
     return Line(
         axis=axis,
         parameterization=arm,
@@ -75,9 +80,10 @@ def _line(results: Results, table: pd.DataFrame, known: Mapping[str, Trial], val
         hp=results.spec.judged_hp,
         value=value,
         trials=known,
+        size=size,
         ids=ids[(status == "finished").all(axis=1)],
-        path=[known[ids[width].dropna().iloc[0]] for width in ids],
-        left_out=tuple(f"{count} {name} at width {width}" for width, name, count in lacking if name != "finished"),
+        path=[known[ids[at].dropna().iloc[0]] for at in ids],
+        left_out=tuple(f"{count} {name} at {size} {at}" for at, name, count in lacking if name != "finished"),
     )
 
 
@@ -105,16 +111,18 @@ def _value(results: Results, table: pd.DataFrame, given: float | None) -> float:
     return float(whole.idxmin())
 
 
-def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[list[int], Floats, int]:
+def curve_of(
+    results: Results, line: Line, metric: str, passes: Sequence[int], *, power: int = 1
+) -> tuple[list[int], Floats, int]:
     """Return the passes of `passes` that every trial of the line has logged, the values [J, S, passes], and how many
     passes only some of the trials have logged.
 
-    A value that is not finite counts as not logged.
+    A value is the mean over layers of `power` of what is logged. One that is not finite counts as not logged.
     """
     ids, curves = line.ids.T.to_numpy(), results.curves
     own = curves[(curves["metric"] == metric) & curves["trial_id"].isin(ids.ravel()) & curves["step"].isin(passes)]
     own = own[np.isfinite(own["value"])].astype({"trial_id": str})
-    own = own.drop_duplicates(["trial_id", "step"], keep=False)  # several layers have no single number
-    by_step = own.pivot(index="trial_id", columns="step", values="value").reindex(ids.ravel())
+    means = (own["value"] ** power).groupby([own["trial_id"], own["step"]], observed=True).mean()
+    by_step = means.unstack("step").reindex(ids.ravel())
     whole = by_step.dropna(axis="columns")
     return whole.columns.tolist(), whole.to_numpy(float).reshape(*ids.shape, -1), by_step.shape[1] - whole.shape[1]

@@ -43,13 +43,8 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
     Raise HpxferError, which names `where`, if their numbers approach no limit that is solved.
     """
     path = sorted(trials, key=lambda trial: trial.shape.width)
-    for trial in path:
-        if found := list(reasons(trial)):
-            raise HpxferError(joined(f"{where}: {reason}" for reason in found))
+    _require_alike(path, where)
     first, shape, options = path[0], path[0].shape, path[0].setting.mlp
-    for trial in path[1:]:
-        if difference := _difference(first, trial):
-            raise HpxferError(f"{where}: {difference}")
     regime = _regime(path, where)
     style, constants = _matched(path, regime, where)
     sizes: dict[str, Any] = {"num_experts": shape.num_experts, "num_active": shape.num_active}
@@ -76,6 +71,41 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         lr_mult={role: each.rate for role, each in constants.items() if each.rate != 1.0},
         **sizes,
     )
+
+
+def largest_instead(path: Sequence[Trial], where: str = "sweep") -> str | None:
+    """Return why the largest shape of a path stands for the limit: a size stays that the limit has infinite.
+
+    None if the limit itself is compared. Raise HpxferError, which names `where`, if shapes differ in more than width,
+    experts and expert width.
+    """
+    if len(path) < 2:
+        return None  # which is refused, as no limit is known by one shape
+    first, residual = path[0].shape, path[0].setting.mlp.residual
+    values = {name: {getattr(trial.shape, name) for trial in path} for name in ("num_experts", "expert_width")}
+    stays = [f"{name} stays {getattr(first, name)}" for name, found in values.items() if len(found) == 1]
+    if len({trial.shape.width for trial in path}) > 1:
+        if not residual or not stays:
+            return None
+        why = f"{' and '.join(stays)}, and a residual network has its limit where width, experts and expert width grow"
+    else:
+        why = f"the width stays {first.width}, and the limits that are solved are those of an infinite width"
+    _require_alike(path, where)
+    for name in ("depth", "batch_tokens", "steps", "kappa"):
+        if len(found := {getattr(trial.shape, name) for trial in path}) > 1:
+            got = ", ".join(f"{each:g}" for each in sorted(found))
+            raise HpxferError(f"{where}: {name} must be the same at every shape of the axis, got {got}; {_OTHER}")
+    return why
+
+
+def _require_alike(path: Sequence[Trial], where: str) -> None:
+    """Raise HpxferError unless trials are of the networks whose limits are solved, and differ in shape alone."""
+    for trial in path:
+        if found := list(reasons(trial)):
+            raise HpxferError(joined(f"{where}: {reason}" for reason in found))
+    for trial in path[1:]:
+        if difference := _difference(path[0], trial):
+            raise HpxferError(f"{where}: {difference}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from laws import examples
 from limit_sweeps import REGIME_I, REGIME_II, REGIME_III, arm_of, spec_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit.of_trials import constants_of, network_of
+from hpxfer.limit.of_trials import constants_of, largest_instead, network_of
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.scaling.tables.mssp import MSSP_II
 from hpxfer.trial import Trial
@@ -190,6 +190,35 @@ def test_it_is_refused_with_what_to_change(regime: dict[str, str], changed: dict
         network_of(arm_of(spec_of(regime, **changed)), "my sweep")
     assert str(caught.value).startswith("my sweep: ")
     assert says in str(caught.value)
+
+
+def growing(name: str, options: str = ", residual: true", more: str = "") -> list[Trial]:
+    """Return the arm of one axis of CompleteP for MoE's Fig. 18."""
+    shapes = {
+        "experts": "{num_experts: 16, num_active: 16}",
+        "width": "{width: 32, expert_width: 16}",
+        "expert_width": "{expert_width: 16}",
+        "all": "{width: 32, num_experts: 8, expert_width: 16}",
+    }
+    axis = f"{{allow_kappa_change: true, shapes: [{shapes[name][:-1]}{more}}}]}}"
+    hps = "hps: {multipliers: {router.init_mult: 0}}"
+    return arm_of(spec_of({**REGIME_III, "tables": "mup-iii"}, axis=axis, options=options, hps=hps))
+
+
+def test_the_largest_shape_stands_for_a_limit_whose_other_sizes_stay() -> None:
+    assert "the width stays 16" in str(largest_instead(growing("experts")))
+    assert "the width stays 16" in str(largest_instead(growing("expert_width", options="")))
+    assert "num_experts stays 4, and a residual network has" in str(largest_instead(growing("width")))
+    # Without a residual that is regime I, whose limit is solved, and so is that of all three together.
+    assert largest_instead(growing("width", options="")) is None
+    assert largest_instead(growing("all")) is None
+    assert largest_instead(growing("experts")[:1]) is None
+    with pytest.raises(HpxferError, match="depth must be the same at every shape of the axis, got 1, 2"):
+        largest_instead(growing("experts", more=", depth: 2"))
+    many, few = growing("experts", ", residual: true, router_bias: fixed")
+    few = replace(few, shape=replace(few.shape, num_active=8))
+    with pytest.raises(HpxferError, match="kappa must be the same at every shape of the axis"):
+        largest_instead([few, many])
 
 
 def test_all_reasons_of_a_trial_are_named_at_once() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fixture_types import Folders, Patch
-from limit_sweeps import REGIME_I, along, text_of
+from limit_sweeps import REGIME_I, REGIME_III, along, text_of
 
 import hpxfer
 from hpxfer.analysis.statistics.statistic import records
@@ -22,7 +22,7 @@ from hpxfer.figures import chart
 from hpxfer.limit import save
 from hpxfer.limit.against import against
 from hpxfer.limit.comparison import COLUMNS, Comparisons
-from hpxfer.limit.figures import against_blocks
+from hpxfer.limit.figures import QUANTITIES, against_blocks
 from hpxfer.limit.of_trials import network_of
 from hpxfer.limit.seen import given_of, seen_by
 from hpxfer.model.draws import draw, untrained_bias
@@ -76,7 +76,7 @@ def test_the_sweep_agrees_with_its_limit(found: Comparisons) -> None:
     updates = found.frames["updates"]
     assert sorted(set(updates["update"])) == [0, 1, 2, 3, 4, 5]
     assert set(updates.loc[updates["held_out"], "update"]) == {5}
-    assert of(found, "widths")["width"] == [16, 64, 128, 256]
+    assert of(found, "sizes")["size"] == [16, 64, 128, 256]
     one_network, _ = records(found.frames["exponents"])
     assert one_network["low"] < -0.4
     assert one_network["high"] > -0.9
@@ -111,7 +111,7 @@ def test_another_network_than_trials_approach_is_accused(
     (arm,) = records(found.frames["arms"])
     assert arm["verdict"] == "disagrees"
     assert "do NOT approach" in found.table()
-    assert of(found, "widths")["largest_z"][-1] > 8
+    assert of(found, "sizes")["largest_z"][-1] > 8
 
 
 def test_the_first_updates_alone_can_be_compared(results: Results) -> None:
@@ -130,7 +130,7 @@ def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None
     assert set(arm["left_out"]) == {"1 missing at width 256", "1 diverged at width 256"}
     assert "left out: 1 missing at width 256" in found.table()
     first = results.trials["seed"] == 0
-    with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every width, got 1; 39 missing at"):
+    with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every size, got 1; 39 missing at"):
         against(replace(results, trials=results.trials[first]))
 
 
@@ -179,12 +179,65 @@ def test_the_figure_shows_what_was_found(found: Comparisons, tmp_path: Path) -> 
     assert np.allclose(limit[:, 0], [0, 1, 2, 3, 4])  # the loss on held-out samples is another one
     assert np.allclose(limit[:, 1], of(found, "updates")["limit"][:5])
     networks, means, *_ = (line.get_ydata() for line in right.lines)
-    assert np.allclose(networks, of(found, "widths")["one_network"])
-    assert np.allclose(means, of(found, "widths")["mean_minus_limit"])
+    assert np.allclose(networks, of(found, "sizes")["one_network"])
+    assert np.allclose(means, of(found, "sizes")["mean_minus_limit"])
     files = save(tmp_path, found.table(), found.to_dict(), blocks)
     pictures = {"against-width-mup-i.png", "against-width-mup-i.svg"}
     assert {file.name for file in files} == {"limit.txt", "limit.json", *pictures}
     assert all(file.stat().st_size for file in files)
+
+
+# Where experts grow alone, the largest shape stands for the limit.
+
+
+@pytest.fixture(scope="module")
+def of_experts(tmp_path_factory: Folders) -> Results:
+    folder = tmp_path_factory.mktemp("experts")
+    shapes = ", ".join(f"{{num_experts: {count}, num_active: {count}}}" for count in (8, 16, 32))
+    changed = {
+        "options": ", residual: true, router_bias: fixed",
+        "hps": "hps: {multipliers: {router.init_mult: 0, expert_in.lr_mult: 8, expert_out.lr_mult: 8}}",
+        "axis": f"{{allow_kappa_change: true, shapes: [{shapes}]}}",
+        "lr": 0.02,
+        "seeds": 12,
+        "base": "{width: 16, depth: 2, num_experts: 4, num_active: 4, expert_width: 8}",
+        "tables": "mup-iii",
+    }
+    path = folder / "sweep.yaml"
+    path.write_text(text_of(REGIME_III, **changed), encoding="utf-8")
+    hpxfer.run(path, results=folder / "results")
+    return hpxfer.load_results(folder / "results" / "limit-iii")
+
+
+def test_experts_that_grow_alone_are_compared_with_the_largest_shape(of_experts: Results) -> None:
+    found = against(of_experts)
+    (arm,) = records(found.frames["arms"])
+    assert (arm["size"], arm["verdict"], arm["network"]) == ("num_experts", "not judged", None)
+    assert "compared with the largest shape, w16 d2 E32A32 h8, as the width stays 16" in arm["answer"]
+    assert of(found, "sizes")["size"] == [4, 8, 16]
+    networks = of(found, "sizes")["one_network"]
+    assert networks[0] > networks[1] > networks[2]
+    # Each seed is compared with itself: the deviation of the loss is the mean difference to its largest network.
+    updates = found.frames["updates"]
+    row = updates[(updates["quantity"] == "loss") & (updates["size"] == 4) & (updates["update"] == 2)].iloc[0]
+    curves = of_experts.curves[(of_experts.curves["metric"] == "train_loss_nats") & (of_experts.curves["step"] == 2)]
+    losses = curves.set_index(curves["trial_id"].astype(str))["value"]
+    trials = of_experts.trials.set_index("trial_id")
+    means = {count: losses[trials.index[trials["num_experts"] == count]].mean() for count in (4, 32)}
+    assert row["deviation"] == pytest.approx(means[4] - means[32])
+    assert row["error"] < row["spread"]
+    # The variance of the router's logits is the mean over both blocks.
+    spread = of_experts.curves[
+        (of_experts.curves["metric"] == "router_logit_spread") & (of_experts.curves["step"] == 2)
+    ]
+    own = spread[spread["trial_id"].astype(str).isin(trials.index[trials["num_experts"] == 4])]["value"]
+    assert len(own) == 24
+    logits = updates[(updates["quantity"] == "logit_variance") & (updates["size"] == 4) & (updates["update"] == 2)]
+    assert logits["mean"].iloc[0] == pytest.approx((own**2).mean())
+    assert "How do distances go" not in found.table()
+    loss, logit, distance = chart.draw(against_blocks(found)["against-width-mup-iii"]).axes
+    assert [axes.get_title() for axes in (loss, logit)] == [title for title, _ in QUANTITIES.values()]
+    assert distance.get_xlabel().startswith("num_experts")
 
 
 # What seeds saw is what their trials are trained on: batches, LRs, targets and the biases of routers.
