@@ -88,6 +88,21 @@ def over_blocks(observations: Iterable[Observation], kinds: Mapping[str, Kind]) 
     return out
 
 
+def sizes_as_data(fits: Iterable[Fit]) -> list[dict[str, Any]]:
+    """Return the sizes over all blocks as JSON-ready data, an entry per quantity: `rms[i][j]` is at step i, scale j."""
+    groups: dict[tuple[str, str], list[Fit]] = {}
+    for found in fits:
+        if found.layer is None:
+            groups.setdefault((found.quantity, found.role), []).append(found)
+    out = []
+    for (quantity, role), group in groups.items():
+        scales = sorted({scale for found in group for scale in found.scales})
+        at = [dict(zip(found.scales, found.magnitudes, strict=True)) for found in group]
+        entry = {"quantity": quantity, "role": role, "steps": [found.step for found in group], "scales": scales}
+        out.append(json_ready({**entry, "rms": [[of_step.get(scale) for scale in scales] for of_step in at]}))
+    return out
+
+
 def as_data(measures: Sequence[ByScale]) -> list[dict[str, Any]]:
     """Return the measures as JSON-ready data, one entry per measure and block: `values[i][j]` is at step i, scale j.
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from hpxfer.coordinates.limit_answer import LimitAnswer
-from hpxfer.coordinates.measure import ByScale, Fit, Verdict, as_data, as_text, without
+from hpxfer.coordinates.measure import ByScale, Fit, Verdict, as_data, as_text, sizes_as_data, without
 from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, NOT_TOO_LARGE
 from hpxfer.coordinates.own.numbers import FIRST_STEP, WEIGHT
 from hpxfer.coordinates.stability import NO_BLOW_UP, SLOW
@@ -236,6 +236,7 @@ class AxisReport:
         out["judged"] = [judged.to_dict() for judged in self.judged]
         out["stability"] = [judged.to_dict() for judged in self.judged_stability]
         out["measures"] = as_data([found for found in self.measures if lines or found.layer is None])
+        out["sizes"] = sizes_as_data(self.fits)
         out["limit"] = None if self.limit is None else self.limit.to_dict()
         return {**out, "lines": json_ready([asdict(fit) for fit in self.fits])} if lines else out
 

@@ -60,6 +60,14 @@ SUFFIX_STYLES = {"": "-", ".1": ":", ".2": "-"}  # through the initial readout, 
 MIN_RATIO = 3.0  # of the limits of a size, so that noise of a few percent looks flat
 MOST_EXPONENT = 4.0  # a noisy slope beyond this would flatten all others
 HEADROOM = 0.35  # of a panel of exponents, above its lines: there the legend covers nothing
+LEGEND: dict[str, Any] = {
+    "fontsize": 6.5,
+    "frameon": False,
+    "loc": "upper center",
+    "ncols": 5,
+    "handlelength": 1.0,
+    "columnspacing": 0.7,
+}
 ENTROPY = "entropy_of_all"
 
 # The layout of Why Routers Freeze. Title -> role, quantity of the change, quantity of the activation.
@@ -79,13 +87,15 @@ def papers_page(report: CheckReport, axis: AxisReport) -> Page:
 
     Row 1 has the loss, the accuracy, what the last features moved by, and the router's logits. Rows 2 and 3 have the
     exponents of propagating and effective updates, of the pieces of both passes, and of gradients. The last column adds
-    the router's entropy and gradients in units of eps, which Why Routers Freeze speaks of.
+    the router's entropy and gradients in units of eps, which Why Routers Freeze speaks of. Row 4 has the sizes behind
+    the exponents, at the largest scale.
     """
     whole = [fit for fit in axis.shown if fit.layer is None]
     last_block = max((fit.layer for fit in axis.fits if fit.layer is not None), default=None)
     last = [fit for fit in axis.shown if fit.layer == last_block]
     colors = scale_colors(axis.scales)
     by_scale, by_role = partial(_by_scale, report.steps, colors), partial(_exponents, report.steps, whole)
+    at_largest = partial(_largest, report.steps, whole, f"{axis.scale_name} {max(axis.scales):g}")
     sizes, share = partial(log_sizes, min_ratio=MIN_RATIO), lambda axes, _: axes.set_ylim(-0.04, 1.04)
     of_sum, of_input = (
         _pieces("expert_out", "h3", FORWARD, ("",)),
@@ -110,6 +120,12 @@ def papers_page(report: CheckReport, axis: AxisReport) -> Page:
             by_role("backward: pieces of df/dh1", of_input, least=2),
             by_role("gradient", _by_role("gradient", "gradient")),
             by_role("gradient / eps (Adam)", _by_role("gradient / eps", "gradient / eps")),
+        ),
+        (
+            at_largest("propagating update", _by_role("propagating", "propagating")),
+            at_largest("effective update", _by_role("effective", "change")),
+            at_largest("forward: pieces of the experts' sum", of_sum, least=2),
+            at_largest("backward: pieces of df/dh1", of_input, least=2),
         ),
     )
     legend = keys({f"{scale:g}": color for scale, color in colors.items()})
@@ -191,9 +207,29 @@ def _exponents(steps: int, fits: Sequence[Fit], title: str, asked: Sequence[Aske
         low, high = span_of([*heights, *(y for _, (y, _) in panel.guides), 0.0])
         axes.set_ylim(low, high + HEADROOM * (high - low))
         axes.axhline(0.0, color=GRAY, linewidth=0.7, zorder=1)
-        axes.legend(fontsize=6.5, frameon=False, loc="upper center", ncols=5, handlelength=1.0, columnspacing=0.7)
+        axes.legend(**LEGEND)
 
     return _over_steps(steps, f"exponent: {title}", lines if len(lines) >= least else [], finish, guides)
+
+
+def _largest(
+    steps: int, fits: Sequence[Fit], where: str, title: str, asked: Sequence[Asked], *, least: int = 1
+) -> Panel:
+    """Return a panel of sizes over the steps at the largest scale. Fewer lines than `least` are none."""
+    lines = []
+    for label, color, style, role, quantity in asked:
+        last = {step: size for step, _, size in sorted(_sizes(fits, role, quantity)) if math.isfinite(size)}
+        if last:
+            look = {"linestyle": style, **_thin(steps, len(last))}
+            lines.append(Line(label=label, color=color, x=tuple(last), y=tuple(last.values()), look=look))
+
+    def finish(axes: Axes, panel: Panel) -> None:
+        log_sizes(axes, panel, MIN_RATIO)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** HEADROOM)
+        axes.legend(**LEGEND)
+
+    return _over_steps(steps, f"RMS at {where}: {title}", lines if len(lines) >= least else [], finish)
 
 
 def _over_steps(steps: int, title: str, lines: Sequence[Line], finish: Finish | None, guides: Guides = ()) -> Panel:

@@ -206,7 +206,7 @@ def panels(report: CheckReport) -> dict[str, Panel]:
 
 def test_the_papers_layout_has_its_panels() -> None:
     page = papers_page(mssp(), mssp().axes[0])
-    assert [len(row) for row in page.rows] == [4, 4, 3]
+    assert [len(row) for row in page.rows] == [4, 4, 3, 4]
     assert [key.get_label() for key in page.legend[:-1]] == ["16", "32", "64", "128"]
     loss = panels(mssp())["training loss (probe)"]
     assert [line.label for line in loss.lines] == ["16", "32", "64", "128"]
@@ -220,6 +220,21 @@ def test_the_papers_layout_has_its_panels() -> None:
     found = panels(one_matrix())  # a single matrix leaves out what it lacks
     assert "exponent: backward: pieces of df/dh1" not in found
     assert "expert in" not in {line.label for line in found["exponent: gradient"].lines}
+
+
+def test_sizes_over_updates_are_shown_at_the_largest_scale_and_stored_at_all() -> None:
+    report = mssp()
+    stored = {(each["quantity"], each["role"]): each for each in report.to_dict(lines=False)["axes"][0]["sizes"]}
+    pieces = panels(report)["RMS at width 128: forward: pieces of the experts' sum"]
+    assert len(pieces.lines) >= 2
+    for line in pieces.lines:
+        of = stored[f"h3: {line.label}", "expert_out"]
+        assert of["scales"] == [16.0, 32.0, 64.0, 128.0]
+        found = {step: rms[-1] for step, rms in zip(of["steps"], of["rms"], strict=True) if rms[-1]}
+        assert (line.x, line.y) == (tuple(found), tuple(found.values()))
+    fit = next(fit for fit in report.axes[0].fits if (fit.quantity, fit.role, fit.step) == ("change", "readout", 2))
+    change = stored["change", "readout"]
+    assert change["rms"][change["steps"].index(2)] == list(fit.magnitudes)
 
 
 def test_layers_have_slopes_at_the_last_step_and_guides_where_something_is_predicted() -> None:
