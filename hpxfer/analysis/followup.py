@@ -152,9 +152,11 @@ def _widen(draft: _Draft, hp: str, values: Sequence[float]) -> None:
 
 def _spelled(values: Sequence[float]) -> dict[str, Any]:
     """Return values as a sweep file has them: as exponents where they are powers of two at even distances."""
-    ends = math.log2(values[0]), math.log2(values[-1])
-    if (step := (ends[1] - ends[0]) / (len(values) - 1)) and GridValues(log2=ends, step=step).numbers() == (*values,):
-        return {"log2": ends, "step": step}
+    if values[0] > 0:  # which a weight decay need not be
+        ends = math.log2(values[0]), math.log2(values[-1])
+        step = (ends[1] - ends[0]) / (len(values) - 1)
+        if step and GridValues(log2=ends, step=step).numbers() == (*values,):
+            return {"log2": ends, "step": step}
     return {"values": values}
 
 

@@ -5,6 +5,7 @@
 
 from hpxfer.figures.every_figure import DrawnFigure, all_figures, line_figures
 from hpxfer.figures.kinds import Info
+from hpxfer.figures.tau import taus_of
 from hpxfer.figures.transfer import Panel, TransferInfo, draw_transfer, save_transfer, transfer_info
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "draw_transfer",
     "line_figures",
     "save_transfer",
+    "taus_of",
     "transfer_info",
 ]

@@ -21,8 +21,10 @@ from matplotlib.transforms import Bbox, TransformedBbox
 
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.figures import style
+from hpxfer.figures.chart import key
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
+from hpxfer.figures.tau import NO_TAUS, Tau, Taus, draw_tau, taus_of
 from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
 from hpxfer.host import NATS, JudgedLoss, write_folder
 from hpxfer.verdict import Kind, ShapeLosses, Verdict, compared, loss_grids, verdict_line, with_shared_bases
@@ -93,6 +95,8 @@ def _draw_panel(axes: Axes, panel: Panel, off_scale: str) -> None:
         axes.text(panel.x_low + X_MARGIN / 4, middle, "diverged", fontsize=SMALL, va="center", zorder=5)
     if panel.transferred_log2 is not None:
         axes.axvline(panel.transferred_log2, color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, zorder=4.5)
+    if panel.tau is not None:
+        draw_tau(axes, panel.tau)
     lane = (panel.y_high - panel.y_top) / max(len(panel.series), 1)
     inside = TransformedBbox(Bbox.from_extents(panel.x_low, panel.y_low, panel.x_high, panel.y_top), axes.transData)
     for i, (shape, color) in enumerate(zip(panel.series, style.ramp(len(panel.series)), strict=True)):
@@ -102,6 +106,11 @@ def _draw_panel(axes: Axes, panel: Panel, off_scale: str) -> None:
         for x, y in zip(shape.x, shape.y, strict=True):
             if y > panel.y_top:
                 _draw_symbol(axes, x, panel.y_top, off_scale, color)
+        for _, y in shape.off_axis:
+            if y > panel.y_top:
+                _draw_symbol(axes, panel.x_low, panel.y_top, off_scale, color)
+            else:
+                axes.axhline(y, color=color, linestyle="--", linewidth=1.3, zorder=2.5)
         for x in shape.censored:
             _draw_symbol(axes, x, panel.y_top + (i + 0.5) * lane, "x", color)
         if shape.lowest is not None:
@@ -176,9 +185,11 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
         out.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, label=label))
     if any(shape.y_min != shape.y_max for _, shape in shapes):
         out.append(Patch(color=INK, alpha=0.2, linewidth=0, label="range of seeds"))
+    beside = sorted({value for _, shape in shapes for value, _ in shape.off_axis})
+    out += [key(f"HP {value:g}", linestyle="--", linewidth=1.3) for value in beside]
     if any(shape.censored for _, shape in shapes):
         out.append(_key("x", "diverged", 6))
-    if any(y > panel.y_top for panel, shape in shapes for y in shape.y):
+    if any(y > panel.y_top for panel, shape in shapes for y in shape.every_y):
         out.append(_key("^", "off scale", 6))
     return out
 
@@ -190,7 +201,8 @@ def _key(marker: str, label: str, size: float, *, edge: bool = False) -> Line2D:
 
 
 def _infos(given: HPInput) -> dict[str, Info | str]:
-    return {axis: axis_transfer_info(given.report, given.line, axis) for axis in given.axes}
+    taus = taus_of(given.results, given.line, given.report.hp)
+    return {axis: axis_transfer_info(given.report, given.line, axis, taus) for axis in given.axes}
 
 
 TRANSFER = HPFigure(
@@ -243,6 +255,11 @@ class Series:
     optimum: Mark | None
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, loss) of the fit, only where it gives the optimum
     lowest: tuple[float, float] | None = None  # (log2 HP, loss) of the lowest measured mean
+    off_axis: tuple[tuple[float, float], ...] = ()  # (HP, loss) of values without a log2, e.g. weight decay 0
+
+    @property
+    def every_y(self) -> tuple[float, ...]:
+        return (*self.y, *(y for _, y in self.off_axis))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +278,7 @@ class Panel:
     y_low: float
     y_top: float  # losses above are off scale
     y_high: float  # between y_top and here are the HPs that diverged
+    tau: Tau | None = None  # of a weight decay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,13 +305,14 @@ class TransferInfo:
                 points = zip(shape.x, shape.y, shape.y_min, shape.y_max, strict=True)
                 rows += [(*start, *point, False) for point in points]
                 rows += [(*start, x, math.nan, math.nan, math.nan, True) for x in shape.censored]
+                rows += [(*start, -math.inf, y, math.nan, math.nan, False) for _, y in shape.off_axis]
         columns = ["axis", "parameterization", "scale_name", "scale", "log2_hp"]
         return pd.DataFrame(rows, columns=[*columns, "mean_nats", "min_nats", "max_nats", "diverged"]).rename(
             columns=self.judged.column
         )
 
 
-def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
+def transfer_info(report: TransferReport, line: pd.DataFrame, taus: Taus = NO_TAUS) -> TransferInfo:
     """Return what the figure of a report shows. `line` holds the rows that the report was made from."""
     series_of: dict[tuple[str, str], list[Series]] = {}
     finding_of = {(finding.axis, finding.parameterization): finding for finding in report.findings}
@@ -305,7 +324,7 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
         row = _panels(findings, [tuple(series_of[axis, finding.parameterization]) for finding in findings])
         if len({finding.axis for finding in report.findings}) > 1:
             row = [replace(panel, title=f"{axis} | {panel.title}") for panel in row]
-        panels += row
+        panels += [replace(panel, tau=taus.get((axis, panel.parameterization))) for panel in row]
     return TransferInfo(
         title=f"{report.sweep}: {_conclusion(report)}",
         x_label=octaves_of(report.hp),
@@ -325,18 +344,24 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: Judge
         parts.append("A ring is the lowest measured mean.")
     if any(panel.transferred_log2 is not None for panel in panels):
         parts.append("The dotted line is the HP that is best at the base, and is transferred.")
+    if any(shape.off_axis for shape in shapes):
+        parts.append("A dashed line is the mean loss at an HP that has no place on a log2 axis.")
+    if any(panel.tau for panel in panels):
+        parts.append("Tau is steps x LR x weight decay, with the peak LR (arXiv 2405.13698).")
     if any(shape.censored for shape in shapes):
         parts.append("A cross in the strip at the top is an HP at which at least half of the seeds diverged.")
-    if any(y > panel.y_top for panel in panels for shape in panel.series for y in shape.y):
+    if any(y > panel.y_top for panel in panels for shape in panel.series for y in shape.every_y):
         parts.append("A triangle is a loss off scale.")
     parts.append(f"Where the optima lie above one another, {staying(findings)}.")
     return " ".join([*parts, *notes_on(findings)])
 
 
-def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) -> TransferInfo | str:
+def axis_transfer_info(
+    report: TransferReport, line: pd.DataFrame, axis: str, taus: Taus = NO_TAUS
+) -> TransferInfo | str:
     """Return what the figure of one axis of a report shows, or why there is none."""
     findings = tuple(finding for finding in report.findings if finding.axis == axis)
-    info = transfer_info(replace(report, findings=findings), line[line["axis"] == axis])
+    info = transfer_info(replace(report, findings=findings), line[line["axis"] == axis], taus)
     if any(shape.x or shape.censored for panel in info.panels for shape in panel.series):
         return info
     return f"no trial along {axis} has a result at a {report.hp} above 0"
@@ -406,6 +431,7 @@ def _series(row: ShapeLosses, finding: Finding) -> Series:
         optimum=mark,
         curve=curve,
         lowest=lowest,
+        off_axis=tuple((cell.value, cell.mean) for cell in row.off_axis if cell.mean is not None),
     )
 
 
@@ -467,5 +493,7 @@ def _y_limits(every: Sequence[Series], regrets: Sequence[float]) -> tuple[float,
     height = max(rise, min(max(regrets, default=0.0), MAX_STRETCH * rise)) or MIN_HEIGHT
     low, top = min(min(shape.y_min) for shape in known), max(bests) + HEADROOM * height
     low = min([low, *(shape.optimum.y for shape in known if shape.optimum)])
-    low = max(low, min(bests) - height)  # a single seed or a fit far below does not flatten the row
+    beside = [y for shape in known for _, y in shape.off_axis]
+    top = min(max([top, *beside]), max(bests) + MAX_STRETCH * height)
+    low = min([max(low, min(bests) - height), *beside])  # a single seed or a fit far below does not flatten the row
     return low - MARGIN * (top - low), top

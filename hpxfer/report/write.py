@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, get_args
 from hpxfer.analysis import FollowUp, TransferReport, analyze, transfer_report
 from hpxfer.analysis.references import References
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
+from hpxfer.figures import DrawnFigure, TransferInfo, all_figures, save_transfer, taus_of, transfer_info
 from hpxfer.host import write_folder
 from hpxfer.progress import view_now
 from hpxfer.report.contents import Source, make_report
@@ -308,8 +308,13 @@ def _draw(sweeps: Sequence[Results], reports: Sequence[TransferReport], target: 
         path
         for results, report, folder in zip(sweeps, reports, _output_folders(sweeps, target), strict=True)
         if report.findings
-        for path in save_transfer(transfer_info(report, results.line(report.hp, report.loss)), folder, option=option)
+        for path in save_transfer(_headline(results, report), folder, option=option)
     ]
+
+
+def _headline(results: Results, report: TransferReport) -> TransferInfo:
+    line = results.line(report.hp, report.loss)
+    return transfer_info(report, line, taus_of(results, line, report.hp))
 
 
 def _output_folders(sweeps: Sequence[Results], target: Path) -> list[Path]:

@@ -230,8 +230,7 @@ def _notes(finding: Finding, estimates: Estimates, rules: Rules) -> Iterator[str
             yield f"{finding.name(shape)}: {scatter}; the intervals are wider by what that allows"
     if missing := sum(row.num_missing for row in grid.rows):
         yield f"{missing} of {sum(row.num_trials for row in grid.rows)} trials have no result"
-    if values := sorted({cell.value for row in grid.rows for cell in row.off_axis}):
-        yield f"left out, as a log2 axis cannot show it: HP {', '.join(f'{value:g}' for value in values)}"
+    yield from _off_axis(finding, estimates)
     tight = [
         finding.name(shape)
         for shape in finding.shapes
@@ -243,6 +242,28 @@ def _notes(finding: Finding, estimates: Estimates, rules: Rules) -> Iterator[str
             f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "
             f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves and no share of the loss"
         )
+
+
+def _off_axis(finding: Finding, estimates: Estimates) -> Iterator[str]:
+    """Yield how each HP that a log2 axis cannot show compares with the best HP of every shape, at the seeds of both.
+
+    The error is that of `SeedNoise.cells_se` without the slopes of seeds, as the HP has no distance in octaves.
+    """
+    rows = estimates.grid.rows
+    for value in sorted({cell.value for row in rows for cell in row.off_axis}):
+        found = []
+        for i, (row, shape) in enumerate(zip(rows, finding.shapes, strict=True)):
+            loss_of = next((cell.by_seed for cell in row.off_axis if cell.value == value), {})
+            best = row.cell(shape.best_value)
+            above = [loss - best.by_seed[seed] for seed, loss in loss_of.items() if best and seed in best.by_seed]
+            if above and math.isfinite(sum(above)):
+                noise = "" if estimates.noise is None else math.sqrt(2 / len(above)) * estimates.noise_at(i).sd
+                error = f" +- {noise:.2g}" if noise else ""
+                found.append(f"{np.mean(above):+.2g}{error} {finding.judged.unit} at {row.name}")
+            elif math.inf in loss_of.values():
+                found.append(f"a divergence at {row.name}")
+        said = f"; its loss minus that of the best HP is {', '.join(found)}" if found else ""
+        yield f"HP {value:g} has no place on a log2 axis, so no basin is fitted to it{said}"
 
 
 STEPS = 129  # the points at which a basin is evaluated for its width

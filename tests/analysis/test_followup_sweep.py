@@ -74,6 +74,12 @@ def test_values_and_seeds_are_added_and_every_trial_kept() -> None:
     assert followup.num_new_trials == len(ids(new)) - len(ids(SPEC)) == 84
 
 
+def test_values_are_added_beside_a_zero() -> None:
+    spec = parse_sweep(edited(("lr: [0.01]", "weight_decay: [0, 0.1]"), ("hps:", "hps:\n  lr: 0.01")))
+    followup = followup_sweep(spec, asking(Addition(text="", values=(0.2,)), hp="weight_decay"))
+    assert loaded(followup).grid["weight_decay"].numbers() == (0, 0.1, 0.2)
+
+
 def test_a_row_of_powers_stays_one_and_whole_numbers_have_no_point() -> None:
     followup = followup_sweep(
         SPEC, asking(Addition(text="", values=(2.0**-10,)), Addition(text="", new_scales=(128.0,)))

@@ -12,11 +12,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from figure_store import SWEEP, stored
+from looks import drawn_texts
 
 from hpxfer.analysis import report_line
-from hpxfer.figures import Panel, TransferInfo, draw_transfer, save_transfer, transfer_info
+from hpxfer.figures import Panel, TransferInfo, draw_transfer, save_transfer, style, taus_of, transfer_info
 
 WIDTHS = (32.0, 64.0, 128.0)
+ZERO = tuple(3 - 0.1 * doublings + 0.05 * 2.9**2 + 0.01 for doublings in range(3))  # losses where 2^-9 is 0
 
 
 def planted(axes: tuple[str, ...] = ("width",), labels: tuple[str, ...] = ("completep-moe", "sp")) -> pd.DataFrame:
@@ -257,3 +260,53 @@ def test_axes_are_gathered_by_verdict() -> None:
         "planted: lr along 3 axes: completep-moe transfers along all; "
         "sp drifts along width, transfers along depth, experts"
     )
+
+
+def test_zero_is_a_dashed_line_in_the_color_of_its_shape() -> None:
+    frame = planted()
+    frame.loc[frame["value"] == 2.0**-9, "value"] = 0.0
+    info = info_of(frame)
+    ours = info.panels[0]
+    assert [shape.off_axis for shape in ours.series] == [((0.0, pytest.approx(y)),) for y in ZERO]
+    assert ours.y_low < min(ZERO) < max(ZERO) <= ours.y_top
+    table = info.table()
+    assert len(table[table["log2_hp"] == -math.inf]) == 6
+    figure = draw_transfer(info)
+    assert "HP 0" in drawn_texts(figure)
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [line.get_ydata()[0] for line in dashed] == pytest.approx(ZERO)  # type: ignore[index]
+    assert [line.get_color() for line in dashed] == style.ramp(3)
+
+
+WEIGHT_DECAY = (
+    SWEEP.replace("lr: {log2: [-9, -3]}", "weight_decay: {log2: [-4, 0]}")
+    .replace("  init_scale: {log2: [-1, 1]}\n", "")
+    .replace("judge: {hp: lr", "judge: {hp: weight_decay")
+    .replace("granularity: [1, 2, 4]", "duration: [200, 400]")
+)
+
+
+def test_tau_is_a_second_axis_over_weight_decay(tmp_path: Path) -> None:
+    """Tau is 200 steps at an LR of 2^-6, times the decay: what the axis above shows at a decay of 1."""
+    arms = "[completep-moe, {table: completep-moe, conventions: {weight_decay: independent}}]"
+    results = stored(tmp_path, WEIGHT_DECAY.replace("[completep-moe, sp]", arms))
+    line = results.line()
+    taus = taus_of(results, line, "weight_decay")
+    assert {key: tau.holds for key, tau in taus.items()} == {
+        ("width", "completep-moe"): True,
+        ("width", "completep-moe[weight_decay=independent]"): False,  # the LR falls with the width, the decay does not
+        ("duration", "completep-moe"): False,  # more steps
+        ("duration", "completep-moe[weight_decay=independent]"): False,
+    }
+    assert {tau.per_decay for tau in taus.values()} == {200 / 64}
+    info = transfer_info(report_line(line, sweep="planted", hp="weight_decay"), line, taus)
+    figure = draw_transfer(info)
+    texts = drawn_texts(figure)
+    tops = [top for axes in figure.axes for top in axes.child_axes]
+    assert {top.get_xlabel() for top in tops} == {"log2 tau (octaves)", "log2 tau at the base (octaves)"}
+    assert "Tau is steps x LR x weight decay" in info.caption
+    for axes in figure.axes:
+        assert axes.child_axes[0].get_xlim() == pytest.approx(np.array(axes.get_xlim()) + math.log2(200 / 64))
+    assert not taus_of(results, line, "lr")
+    assert not taus_of(None, line, "weight_decay")
+    assert "validation loss (nats)" in texts

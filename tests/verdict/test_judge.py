@@ -368,11 +368,20 @@ def test_a_sweep_without_base_or_without_other_shapes_is_undecided() -> None:
     assert "0 HP values have a finite loss" in unrun.reasons[0]
 
 
-def test_zero_is_left_out_with_a_note() -> None:
+def test_zero_is_compared_with_the_best_hp_of_each_shape() -> None:
+    """The difference is over the seeds of both, with the noise of a seed that all cells tell."""
     frame = line(STAYS)
     frame.loc[frame["value"] == 2.0**-9, "value"] = 0.0
     ours = finding(frame)
     assert ours.verdict == "transfers"
-    assert "left out, as a log2 axis cannot show it: HP 0" in ours.reasons
-    frame.loc[frame["value"] == 0.0, "loss"] = 1.0
+    (said,) = [reason for reason in ours.reasons if reason.startswith("HP 0 has no place on a log2 axis")]
+    start, *shapes = said.split("; its loss minus that of the best HP is ")[1].split(", ")
+    loss = frame[(frame["shape"] == ours.shapes[0].shape) & frame["seed"].isin([0, 1, 2])].groupby("value")["loss"]
+    number, error = start.removesuffix(f" nats at {ours.name(ours.shapes[0])}").split(" +- ")
+    assert float(number) == pytest.approx(loss.mean()[0.0] - there(ours.shapes[0].best_loss), rel=0.05)
+    assert 0 < float(error) < 0.1
+    assert len(shapes) == len(ours.shapes) - 1
+    frame.loc[(frame["value"] == 0.0) & (frame["scale"] == 32), "status"] = "diverged"
+    assert any("is a divergence at width 32, " in reason for reason in finding(frame).reasons)
+    frame.loc[frame["value"] == 0.0, ["loss", "status"]] = 1.0, "finished"
     assert finding(frame).verdict == "undecided"
