@@ -146,11 +146,11 @@ def text_on(color: str) -> str:
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#ffffff"
 
 
-def thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return at most MAX_POINTS points of a line, evenly spaced and with both ends. Nothing is smoothed."""
-    if len(steps) <= MAX_POINTS:
+def thinned(steps: Sequence[float], values: Sequence[float], most: int = MAX_POINTS) -> tuple[list[float], list[float]]:
+    """Return at most `most` points of a line, evenly spaced and with both ends. Nothing is smoothed."""
+    if len(steps) <= most:
         return list(steps), list(values)
-    kept = np.unique(np.linspace(0, len(steps) - 1, MAX_POINTS).round().astype(int)).tolist()
+    kept = np.unique(np.linspace(0, len(steps) - 1, most).round().astype(int)).tolist()
     return [steps[i] for i in kept], [values[i] for i in kept]
 
 

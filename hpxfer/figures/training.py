@@ -54,7 +54,7 @@ def training_block(report: TransferReport, axis: str, best: pd.DataFrame, curves
             found = [known[trial] for trial in rows["trial_id"] if trial in known]
             if not found:
                 continue
-            steps, loss_SN = _windows(found)
+            steps, loss_SN = windows(found)
             mean = loss_SN.mean(0)
             part = {"axis": axis, "arm": finding.parameterization, "shape": shape.shape, "scale": shape.scale}
             part |= {"hp": shape.best_value, "step": steps, "mean_nats": mean}
@@ -115,7 +115,7 @@ def _ends(name: str, ends: list[str]) -> str:
     return f"{name} ends at {ends[0]}" + (f" to {ends[-1]}" if len(ends) > 1 else "")
 
 
-def _windows(curves: list[Curve]) -> tuple[Floats, Floats]:
+def windows(curves: list[Curve]) -> tuple[Floats, Floats]:
     """Return centers (N,) and losses (S, N) over windows of the steps that all seeds have."""
     steps = curves[0][0]
     for other, _ in curves[1:]:

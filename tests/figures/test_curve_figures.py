@@ -19,7 +19,7 @@ from hpxfer.analysis.statistics.routers import BALANCE
 from hpxfer.analysis.statistics.same_loss import ArmRun
 from hpxfer.analysis.statistics.statistic import frame_of
 from hpxfer.analysis.statistics.steps_to_loss import LOSS_CURVES, STEPS_TO_LOSS, Compared, compared
-from hpxfer.figures.balance import balance_block
+from hpxfer.figures.balance import balance_block, load_curves
 from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.collapse import collapse_block, normalized_block
 from hpxfer.figures.steps_to_loss import ARROWS, Arrow, arrows_of, steps_to_loss_block
@@ -154,6 +154,33 @@ def test_rules_of_balance_are_compared_by_the_title_and_a_panel_each() -> None:
     figure = draw(info)
     assert set(arms) <= drawn_texts(figure)
     assert len({axes.get_ylim() for axes in figure.axes if axes.lines}) == 1
+
+
+def test_load_over_training_is_that_of_shapes_at_one_hp_and_of_the_base_at_several() -> None:
+    """Of two seeds at steps 0 and 100, over a fair share of a quarter."""
+    values = [2.0**x for x in range(-9, -1)]
+    rows = [load(scale, value, 0.1, fair_share=0.25) for scale in (32, 64) for value in values]
+    found = Found(frame=frame_of(rows, BALANCE.columns))
+    at, runs = np.array([0, 100]), ([0.1, 0.2], [0.3, 0.2])
+    curves = {
+        ("sp", f"w{scale}", value): [(at, np.array(run)) for run in runs] for scale in (32, 64) for value in values
+    }
+    over = load_curves(found.frame, curves, {"sp": 2.0**-4})
+    assert {(line, shape) for line, shape in zip(over["line"], over["shape"], strict=True)} == {
+        *(("shape", shape) for shape in ("w32", "w64")),
+        ("HP", "w32"),
+    }
+    assert set(over.loc[over["line"] == "shape", "value"]) == {2.0**-4}
+    base = over[over["line"] == "HP"].groupby("value")["deviation"].agg(list)
+    assert len(base) == 6
+    assert (base.index[0], base.index[-1]) == (values[0], values[-1])
+    assert base.iloc[0] == pytest.approx([0.8, 0.8])
+    info = of(Block, balance_block(found, "width", over=over))
+    figure = draw(info)
+    assert [len(axes.lines) for axes in figure.axes] == [4, 2, 6]
+    assert {"each shape at the transferred lr", "the base at each lr", "2^-9"} <= drawn_texts(figure)
+    assert len(info.table()) == len(rows) + len(over)
+    assert load_curves(found.frame, {}, {}).empty
 
 
 RUN_STEPS = np.arange(500)
