@@ -3,11 +3,15 @@
 The folder holds the folders of the classes, or `train` and perhaps one of `test`, `val` and `valid`, which hold them.
 Classes are numbered in the order of their names. All images have one size. If the first is gray, all are read as gray,
 else as RGB.
+
+Tiny ImageNet is read as it is shipped: the images of a class may be in its folder `images`. A split whose only folder
+is `images` has their classes in a file such as `val_annotations.txt`, and without that file it is no split.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,42 +35,76 @@ def _open(path: str) -> StoredSamples | None:
         return None
     folders = [folder]
     if os.path.isdir(train := os.path.join(folder, "train")):
-        tests = [name for name in ("test", "val", "valid") if os.path.isdir(os.path.join(folder, name))]
+        tests = [name for name in ("test", "val", "valid") if _has_classes(os.path.join(folder, name))]
         if len(tests) > 1:
             raise HpxferError(f"{folder}: must hold one test split, got {' and '.join(tests)}")
         folders = [train, *(os.path.join(folder, name) for name in tests)]
-    files = [_images(each) for each in folders]
-    if not files[0]:
+    found = [(each, *image) for each in folders for image in _images(each)]
+    if not any(split == folders[0] for split, *_ in found):
         rule = f"must hold one folder of images per class, ending in {', '.join(ENDINGS)}"
         raise HpxferError(f"{folders[0]}: {rule}, got no image")
-    return stored(_read, [path for each in files for path in each])
+    splits, files, classes = zip(*found, strict=True)
+    return stored(_Reader(splits=splits, classes=classes), files)
 
 
-def _images(folder: str) -> list[str]:
-    """Return the images of a split, in order. Each path ends in CLASS/FILE."""
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-    return [
-        os.path.join(folder, name, file)
-        for name in classes
-        for file in sorted(os.listdir(os.path.join(folder, name)))
-        if file.lower().endswith(ENDINGS) and not file.startswith(".")
-    ]
+def _folders(folder: str) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    if not os.path.isdir(folder):
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _read(files: tuple[str, ...]) -> Splits:
-    first = _pixels(files[0])
-    if first.size * len(files) > MAX_BYTES:
-        raise HpxferError(f"{files[0]}: {len(files)} such images must fit into {MAX_BYTES} bytes")
-    classes = [os.path.basename(os.path.dirname(path)) for path in files]
-    numbers = {name: number for number, name in enumerate(sorted(set(classes)))}
-    splits: dict[str, list[tuple[np.ndarray, int]]] = {}
-    for path, name in zip(files, classes, strict=True):
-        split = splits.setdefault(os.path.dirname(os.path.dirname(path)), [])
-        split.append((_pixels(path, files[0], first), numbers[name]))
-    return [
-        Split(name=folder, inputs=np.stack([x for x, _ in found]), targets=np.array([y for _, y in found], np.int64))
-        for folder, found in splits.items()
-    ]
+def _annotations(split: str) -> str:
+    """Return the path of the file that has the classes of the images of a split."""
+    return os.path.join(split, f"{os.path.basename(split)}_annotations.txt")
+
+
+def _has_classes(split: str) -> bool:
+    """Return whether a folder is a split whose classes are known."""
+    return os.path.isdir(split) and (_folders(split) != ["images"] or os.path.isfile(_annotations(split)))
+
+
+def _images(split: str) -> list[tuple[str, str]]:
+    """Return the images of a split, each with its class, in order."""
+    if _folders(split) == ["images"] and os.path.isfile(notes := _annotations(split)):
+        with open_regular(notes) as file:
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        named = dict(line.split("\t")[:2] for line in lines if "\t" in line)
+        files = _files(os.path.join(split, "images"))
+        if unnamed := [path for path in files if os.path.basename(path) not in named]:
+            rule = "must hold a line FILE, tab, CLASS per image"
+            raise HpxferError(f"{notes}: {rule}, got none of {os.path.basename(unnamed[0])}")
+        return [(path, named[os.path.basename(path)]) for path in files]
+    nested = {name: os.path.join(split, name, "images") for name in _folders(split)}
+    of_class = {name: each if os.path.isdir(each) else os.path.dirname(each) for name, each in nested.items()}
+    return [(path, name) for name, folder in of_class.items() for path in _files(folder)]
+
+
+def _files(folder: str) -> list[str]:
+    """Return the paths of the images in a folder, sorted."""
+    names = (name for name in sorted(os.listdir(folder)) if name.lower().endswith(ENDINGS))
+    return [os.path.join(folder, name) for name in names if not name.startswith(".")]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads images, of each of which the split and the class are known."""
+
+    splits: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def __call__(self, files: tuple[str, ...]) -> Splits:
+        first = _pixels(files[0])
+        if first.size * len(files) > MAX_BYTES:
+            raise HpxferError(f"{files[0]}: {len(files)} such images must fit into {MAX_BYTES} bytes")
+        numbers = {name: number for number, name in enumerate(sorted(set(self.classes)))}
+        splits: dict[str, list[tuple[np.ndarray, int]]] = {}
+        for split, path, name in zip(self.splits, files, self.classes, strict=True):
+            splits.setdefault(split, []).append((_pixels(path, files[0], first), numbers[name]))
+        return [
+            Split(name=name, inputs=np.stack([x for x, _ in found]), targets=np.array([y for _, y in found], np.int64))
+            for name, found in splits.items()
+        ]
 
 
 def _pixels(path: str, first: str = "", pixels: np.ndarray | None = None) -> np.ndarray:

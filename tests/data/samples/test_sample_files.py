@@ -140,6 +140,25 @@ def test_image_folders_are_classes_in_the_order_of_their_names(tmp_path: Path) -
     assert found.held_out(0, 1)[1].tolist() == [1]
 
 
+def test_tiny_imagenet_is_read_as_it_is_shipped(tmp_path: Path) -> None:
+    for number, name in enumerate(("cat/images/cat_0.png", "cat/images/cat_1.png", "dog/images/dog_0.png")):
+        image(tmp_path / "train" / name, value=number)
+        (tmp_path / "train" / name).parent.parent.joinpath("boxes.txt").write_text("cat_0.png\t0\t0\t62\t62\n")
+    for number, name in enumerate(("val_0.png", "val_1.png")):
+        image(tmp_path / "val" / "images" / name, value=10 + number)
+    image(tmp_path / "test" / "images" / "test_0.png", value=20)  # without classes, so that it is no split
+    notes = tmp_path / "val" / "val_annotations.txt"
+    notes.write_text("val_1.png\tcat\t0\t32\t44\t62\nval_0.png\tdog\t0\t32\t44\t62\n")
+    x, y, test_x, test_y = everything(f"images:{tmp_path}")
+    assert sorted(zip(x[:, 0].tolist(), y.tolist(), strict=True)) == [(0, 0), (1, 0), (2, 1)]
+    assert sorted(zip(test_x[:, 0].tolist(), test_y.tolist(), strict=True)) == [(10, 1), (11, 0)]
+    notes.write_text("val_1.png\tcat\n")
+    with pytest.raises(HpxferError, match=r"must hold a line FILE, tab, CLASS per image, got none of val_0\.png"):
+        opened(f"images:{tmp_path}")
+    notes.unlink()
+    assert opened(f"images:{tmp_path}").num_test == 0
+
+
 def test_a_class_is_chosen_among_labels_of_any_size_and_numbered_by_its_place(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=numbered(6), y=np.array([600_000_000, 7, 0, 7, 3, 600_000_000]))
     source, only = f"npz:{tmp_path}/a.npz", (600_000_000, 3, 7)
