@@ -189,14 +189,15 @@ def home_of(trial: Trial) -> Home:
         if not found:
             return home
         in_the_way[home.model_type] = found
-    lines = [f"  {name}: {', '.join(found)}" for name, found in in_the_way.items()]
+    nearest = sorted(in_the_way.items(), key=lambda home: len(home[1]))
+    lines = [f"  {name}: {', '.join(found)}" for name, found in nearest]
     everywhere = [one for one in next(iter(in_the_way.values())) if all(one in found for found in in_the_way.values())]
-    rule = f"; no model of transformers that hpxfer knows allows that {', '.join(everywhere)}" if everywhere else ""
+    rule = f"; no class that hpxfer knows does, as {', '.join(everywhere)}" if everywhere else ""
     raise HpxferError(
         "\n".join(
             [
                 f"trial {trial.id}: must be a model that a class of transformers computes{rule}; take --format "
-                "safetensors, or train a model without what stands in the way:",
+                "safetensors, or train a model without what stands in the way of a class, the nearest one first:",
                 *lines,
             ]
         )

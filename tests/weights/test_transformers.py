@@ -133,3 +133,12 @@ def test_options_that_stand_in_the_way(changes: dict[str, Any], problem: str | N
         folded(weights)
     assert problem in str(caught.value)
     assert "--format safetensors" in str(caught.value)
+
+
+def test_the_nearest_class_is_named_first() -> None:
+    options = {"attention_gate": True, "qk_norm": "head", "qk_norm_kind": "layernorm"}
+    with pytest.raises(HpxferError) as caught:
+        folded(weights_of_case("qwen3_moe", **options))
+    first, nearest, *_ = str(caught.value).splitlines()
+    assert "no class that hpxfer knows does, as attention_gate is true, not false; take --format safetensors" in first
+    assert nearest == "  qwen3_moe: attention_gate is true, not false, qk_norm_kind is layernorm, not rmsnorm"
