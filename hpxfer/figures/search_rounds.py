@@ -22,7 +22,7 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import each, listed, octaves_of
 from hpxfer.host import CONTROL, NATS, JudgedLoss
 from hpxfer.results import Results
-from hpxfer.search import STAGES, HeatmapCell, RefinedPoint, arms_of, kind_of
+from hpxfer.search import HeatmapCell, RefinedPoint, arms_of, kind_of
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains
@@ -36,6 +36,18 @@ _COLORS = {
     "through_best_nats": "the mean loss over seeds, with all other dimensions at the best point of the whole grid. A "
     "cross means that a seed diverged.",
 }
+
+_OF_GRIDS = (
+    "Star: the best point of the whole grid. Square: the best point with all other dimensions at the grid's center, "
+    "where the stage before ended, which is where tuning the pair alone would end. Its cost is how far the lowest loss "
+    "at the square lies above the best. A cost within the noise of seeds says nothing. A larger cost says that the "
+    "dimensions have to be tuned together."
+)
+_OF_PLANES = (
+    "Color: the mean loss over seeds, with all other dimensions at the best random point. A cross means that a seed "
+    "diverged. Star: the best random point. Square: the lowest point of the plane. A difference within the noise of "
+    "seeds says nothing. A larger one says that the random search did not end at an optimum."
+)
 
 
 def _groups(rows: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, list[Any]]]:
@@ -232,12 +244,11 @@ def heatmaps_block(cells: Sequence[HeatmapCell], view: str = "lowest_nats", judg
     best = [cell for cell in cells if cell.is_best]
     level = best[0].lowest_nats or 0.0
     alone = [cell for cell in cells if cell.is_best_at_center]
-    worst = max(alone, key=lambda cell: math.inf if cell.lowest_nats is None else cell.lowest_nats)
-    cost = math.inf if worst.lowest_nats is None else worst.lowest_nats - level
+    are_planes = cells[0].stage == "pairs"
     values = dict.fromkeys(pair for cell in best for pair in ((cell.x, cell.x_value), (cell.y, cell.y_value)))
-    share = f"{cost / depth:.1%}; " if (depth := abs(level)) else ""
-    at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
     planes = ", planes through its best point" if view == "through_best_nats" else ""
+    grid = "planes around the best random point" if are_planes else f"{cells[0].stage} grid{planes}"
+    said = _lower_in_planes(best, alone, judged) if are_planes else _cost_alone(alone, level, judged)
     columns = ("arm", "stage", "x", "y", "x_value", "y_value", "lowest_nats", "through_best_nats", "at_center_nats")
     frame = _frame(cells, columns)
     pairs = [pair for pair, _ in _groups(cells, lambda cell: (cell.x, cell.y))]
@@ -254,7 +265,7 @@ def heatmaps_block(cells: Sequence[HeatmapCell], view: str = "lowest_nats", judg
         rise="rise",
         panel="panel",
         titles={},
-        star="best of all",
+        star="best random point" if are_planes else "best of all",
         stars={i: _at(cell for cell in best if (cell.x, cell.y) == pair) for pair, i in number.items()},
         keys=(Line2D([], [], label="best of the pair alone", **_SQUARE),),  # type: ignore[arg-type]
         top=top_rise(drawn["rise"].dropna()),
@@ -262,13 +273,10 @@ def heatmaps_block(cells: Sequence[HeatmapCell], view: str = "lowest_nats", judg
         finish=lambda axes, i, _: _finish_pair(axes, [c for c in alone if (c.x, c.y) == pairs[i]]),
     )
     return Block(
-        title=f"{cells[0].arm}, {cells[0].stage} grid{planes}: best at "
+        title=f"{cells[0].arm}, {grid}: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
-        + f" ({judged.level(level)}); a pair tuned by itself costs {at_most}",
-        caption=f"Color: {_COLORS[view]} Star: the best point of the whole grid. Square: the best point with all other "
-        "dimensions at the grid's center, where the stage before ended, which is where tuning the pair alone would "
-        "end. Its cost is how far the lowest loss at the square lies above the best. A cost within the noise of seeds "
-        "says nothing. A larger cost says that the dimensions have to be tuned together.",
+        + f" ({judged.level(level)}); {said}",
+        caption=_OF_PLANES if are_planes else f"Color: {_COLORS[view]} {_OF_GRIDS}",
         frame=frame,
         drawn=drawn,
         charts=(chart,),
@@ -278,6 +286,24 @@ def heatmaps_block(cells: Sequence[HeatmapCell], view: str = "lowest_nats", judg
         foot=0.55,
         legend_columns=5,
     )
+
+
+def _cost_alone(alone: Sequence[HeatmapCell], level: float, judged: JudgedLoss) -> str:
+    """Return in words what tuning a pair by itself costs, over the lowest loss of the grid."""
+    worst = max(alone, key=lambda cell: math.inf if cell.lowest_nats is None else cell.lowest_nats)
+    cost = math.inf if worst.lowest_nats is None else worst.lowest_nats - level
+    share = f"{cost / depth:.1%}; " if (depth := abs(level)) else ""
+    at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
+    return f"a pair tuned by itself costs {at_most}"
+
+
+def _lower_in_planes(best: Sequence[HeatmapCell], alone: Sequence[HeatmapCell], judged: JudgedLoss) -> str:
+    """Return in words in how many planes another point is lower than the point in their middle."""
+    gains = [(a.lowest_nats or 0.0) - (b.lowest_nats or 0.0) for a, b in zip(best, alone, strict=True)]
+    lower, most = sum(gain > 0 for gain in gains), max(range(len(gains)), key=gains.__getitem__)
+    said = f"in {lower} of {len(gains)} pairs another point is lower"
+    pair = f"{alone[most].x} with {alone[most].y}"
+    return f"{said}, by at most {judged.amount(gains[most])} ({pair})" if lower else said
 
 
 def _at(cells: Iterable[HeatmapCell]) -> list[tuple[float, float]]:
@@ -297,11 +323,13 @@ def _heatmap_infos(results: Results, analysis: Analysis) -> dict[str, Info | str
     out: dict[str, Info | str] = {}
     if found is None:
         return out
-    for arm, stage in product((arm.name for arm in arms_of(results.expansion)), STAGES):
+    for arm, stage in product((arm.name for arm in arms_of(results.expansion)), kind_of(results.spec).stages):
         cells = [cell for cell in found if (cell.arm, cell.stage) == (arm, stage)]
         name = f"{arm}-{stage}"
         out[name] = heatmaps_block(cells, judged=analysis.judged)
-        if len({(cell.x, cell.y) for cell in cells}) > 1:  # with two dimensions there is one plane, and it is all
+        if (
+            stage != "pairs" and len({(cell.x, cell.y) for cell in cells}) > 1
+        ):  # with two dimensions there is one plane, and it is all
             out[f"{name}-planes"] = heatmaps_block(cells, "through_best_nats", analysis.judged)
     return out
 

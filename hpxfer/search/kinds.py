@@ -73,6 +73,8 @@ class SearchKind:
     dataclasses of one class."""
     form: Literal["steps", "heatmaps", "brackets"] | None = None
     """The figure that draws the report."""
+    stages: tuple[str, ...] = ()
+    """The stages that the figure of heatmaps draws."""
     error: Callable[[SweepSpec], float | None] = lambda spec: None
     """Returns the largest chance of a wrong verdict that the search stops at, and that the report judges with. None is
     the report's own."""
@@ -85,6 +87,7 @@ SEARCHES: Registry[SearchKind] = Registry(
     {
         "grid": "hpxfer.search.grid:GRID",
         "random": "hpxfer.search.random_search:RANDOM",
+        "random-pairs": "hpxfer.search.random_pairs:RANDOM_PAIRS",
         "optuna": "hpxfer.search.optuna_search:OPTUNA",
         "refine": "hpxfer.search.refine:REFINE",
         "coordinate": "hpxfer.search.coordinate:COORDINATE",

@@ -50,7 +50,7 @@ class OptunaSettings(Section):
     batch: Annotated[int, Field(ge=1, le=500)] | None = None
     """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
     seed: CountOrNone = 0
-    """random and optuna: the seed of the search itself."""
+    """random, random-pairs and optuna: the seed of the search itself."""
 
 
 def batch_points(spec: SweepSpec) -> int:

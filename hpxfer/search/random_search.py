@@ -22,11 +22,12 @@ class RandomSettings(Section):
     """The keys of a random search."""
 
     points: Count | None = None
-    """random: the HP points per arm. Each point is trained with every seed. The default is what the budget buys."""
+    """random and random-pairs: the random HP points per arm. Each point is trained with every seed. The
+    default of random is what the budget buys."""
     sequence: Literal["sobol", "uniform"] = "sobol"
-    """random: how the points are drawn."""
+    """random and random-pairs: how the points are drawn."""
     seed: CountOrNone = 0
-    """random and optuna: the seed of the search itself."""
+    """random, random-pairs and optuna: the seed of the search itself."""
 
 
 def num_points(spec: SweepSpec) -> int:

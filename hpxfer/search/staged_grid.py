@@ -141,12 +141,15 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatmapCell:
-    """A pair of values of two dimensions, in the last grid of a stage. Losses are None where everything diverged."""
+    """A pair of values of two dimensions, in the last grid of a stage, or in a plane of `pairs`.
+
+    Losses are None where everything diverged.
+    """
 
     arm: str
     parameterization: str
     shape: str
-    stage: str  # broad | fine
+    stage: str  # broad | fine | pairs
     x: str
     y: str
     x_value: float
@@ -170,17 +173,14 @@ def heatmap_cells(arm: Arm, history: History) -> Iterator[HeatmapCell]:
         means = np.array([mean(of_seeds) for of_seeds in losses]).reshape((grid.points,) * len(grid.entries))
         if not np.isfinite(means).any():
             continue
-        best = _nearest_lowest(means, middle)
-        values = [
-            [grid.center.get(names_in(entry)[0]) * grid.ratio**step for step in range(-middle, middle + 1)]
-            for entry in grid.entries
-        ]
+        best = nearest_lowest(means, middle)
+        values = grid_values(grid)
         for x, y in combinations(range(means.ndim), 2):
             others = [at for at in range(means.ndim) if at not in (x, y)]
             planes = means.transpose(*others, x, y)
             lowest_XY = planes.min(axis=tuple(range(len(others))))
             best_XY, center_XY = planes[tuple(best[at] for at in others)], planes[(middle,) * len(others)]
-            alone = _nearest_lowest(center_XY, middle)
+            alone = nearest_lowest(center_XY, middle)
             for at in np.ndindex(lowest_XY.shape):
                 yield HeatmapCell(
                     arm=arm.name,
@@ -199,6 +199,13 @@ def heatmap_cells(arm: Arm, history: History) -> Iterator[HeatmapCell]:
                 )
 
 
+def grid_values(grid: GridAround) -> list[list[float]]:
+    """Return the values of each dimension of a grid, ascending."""
+    middle = grid.points // 2
+    centers = (grid.center.get(names_in(entry)[0]) for entry in grid.entries)
+    return [[center * grid.ratio**step for step in range(-middle, middle + 1)] for center in centers]
+
+
 def _finite(loss: float) -> float | None:
     return float(loss) if math.isfinite(loss) else None
 
@@ -208,7 +215,7 @@ def _report(results: Searched) -> Iterator[HeatmapCell]:
         yield from heatmap_cells(strategy.arm, history)
 
 
-def _nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
+def nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
     """Return the indices of the lowest loss, and of equal ones those of the fewest steps from the center."""
     lowest = np.stack(np.unravel_index(equal_lowest(means.ravel().tolist()), means.shape), axis=1)
     return tuple(lowest[np.abs(lowest - middle).sum(1).argmin()].tolist())
@@ -225,4 +232,5 @@ STAGED_GRID = SearchKind(
     tunes="points",
     report=_report,
     form="heatmaps",
+    stages=STAGES,
 )

@@ -161,7 +161,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         return  # one of them may be meant as lr
     if hps.lr is None and "lr" not in spec.grid:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
-    elif hps.lr is None and others and not spec.product and not spec.search_row.is_box:
+    elif hps.lr is None and others and not spec.product and spec.search_row.tunes == "lines":
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 

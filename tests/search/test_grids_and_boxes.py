@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, bound_of, expansion_of, run, search_of
 from there import there
 
+from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
+from hpxfer.search.random_pairs import pair_cells
 from hpxfer.search.random_search import random_points
-from hpxfer.search.rounds import History, RoundSearch
+from hpxfer.search.rounds import History, RoundSearch, lowest_point, mean
 from hpxfer.search.staged_grid import HeatmapCell, heatmap_cells
 from hpxfer.search.values import GridAround
 from hpxfer.spec import SweepSpec
@@ -151,6 +153,73 @@ def test_heatmaps_show_each_pair_of_each_stage() -> None:
         assert at_best.lowest_nats == at_best.through_best_nats == lowest
         assert all(there(cell.lowest_nats) <= there(cell.through_best_nats) for cell in heatmap)
         assert alone.at_center_nats == min(there(cell.at_center_nats) for cell in heatmap)
+
+
+VALLEY = (
+    "[0.01]",
+    "[0.015625]\n  init_scale: {log2: [-3, 3]}\n  router.lr_mult: {log2: [-3, 3]}\n  attn_q.lr_mult: {log2: [-3, 3]}",
+)
+
+
+def pairs(search: str, landscape: Landscape) -> tuple[Ran, dict[tuple[str, str], list[HeatmapCell]]]:
+    ran = run(expansion_of(VALLEY, search=search), landscape)
+    cells: dict[tuple[str, str], list[HeatmapCell]] = {}
+    for cell in pair_cells(played(ran).strategy.arm, played(ran)):  # type: ignore[attr-defined]
+        cells.setdefault((cell.x, cell.y), []).append(cell)
+    return ran, cells
+
+
+def test_pairs_are_scanned_around_the_best_random_point_and_say_which_has_a_lower_one() -> None:
+    ran, cells = pairs("{kind: random-pairs, points: 16, pairs: {points: 5, ratio: 2}}", interacting)
+    random_round, *planes = played(ran).rounds
+    center = there(lowest_point(random_round.pairs))
+    assert list(cells) == [
+        ("init_scale", "router.lr_mult"),
+        ("init_scale", "attn_q.lr_mult"),
+        ("router.lr_mult", "attn_q.lr_mult"),
+    ]
+    for (x, y), plane in cells.items():
+        (point,) = [cell for cell in plane if cell.is_best]
+        (alone,) = [cell for cell in plane if cell.is_best_at_center]
+        assert (point.x_value, point.y_value) == (center.get(x), center.get(y))
+        assert alone.lowest_nats == min(there(cell.lowest_nats) for cell in plane)
+    lowest = min(there(cell.lowest_nats) for plane in cells.values() for cell in plane)
+    assert min(mean(losses) for ended in planes for _, losses in ended.pairs) == lowest
+    best = found(ran)
+    assert sum(best.get(hp) != center.get(hp) for hp in ("init_scale", "router.lr_mult", "attn_q.lr_mult")) == 2
+    assert "best of all planes at lr 0.01562" in ran.search.why()
+
+
+def test_a_point_in_the_corner_of_a_plane_is_a_bound() -> None:
+    far = Landscape(optima={"init_scale": 9.0, "router.lr_mult": -9.0, "attn_q.lr_mult": 0.0})
+    ran, _ = pairs("{kind: random-pairs, points: 8, pairs: {points: 3, ratio: 2}}", far)
+    bounds = there(played(ran).end).bounds
+    assert [bound.partition("=")[0] for bound in bounds] == ["init_scale >", "router.lr_mult <"]
+    near = Landscape(optima={"init_scale": 0.0, "router.lr_mult": 0.0, "attn_q.lr_mult": 0.0})
+    assert (
+        there(played(pairs("{kind: random-pairs, points: 64, pairs: {points: 5, ratio: 16}}", near)[0]).end).bounds
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "grid", "says"),
+    [
+        ("random-pairs", VALLEY, "search.points: must be given with random-pairs"),
+        ("{kind: random-pairs, points: 4, pairs: {points: 4, ratio: 2}}", VALLEY, "search.pairs.points: must be odd"),
+        ("{kind: random-pairs, points: 4}", LR, "grid: must have two HPs with two ends each"),
+        ("{kind: random-pairs, points: 4, budget: 2}", VALLEY, "search.budget: must buy the random points"),
+        (
+            "{kind: random-pairs, points: 4}",
+            ("[0.01]", "{log2: [-6, -3]}\n  beta1: [0.1, 0.5]"),
+            "search.pairs: reaches 16 times beyond the grid of beta1, and beta1 must be",
+        ),
+    ],
+)
+def test_pairs_that_cannot_be_scanned_are_refused(search: str, grid: tuple[str, str], says: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        expansion_of(grid, search=search)
+    assert says in str(caught.value)
 
 
 BOX = ("[0.01]", "{log2: [-9, -4]}\n  init_scale: [0.5, 8]\n  router.lr_mult: [0.25]")

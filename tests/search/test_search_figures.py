@@ -34,6 +34,7 @@ SEEDS = ("seeds: 2", "seeds: 3")
 KINDS = {
     "optuna": expansion_of(*TWO, search="{kind: optuna, sampler: RandomSampler, budget: 24}"),
     "random": expansion_of(*TWO, search="{kind: random, points: 12}"),
+    "random-pairs": expansion_of(*TWO, search="{kind: random-pairs, points: 12, pairs: {points: 3, ratio: 2}}"),
     "refine": expansion_of(LR, search="{kind: refine, until_octaves: 0.5}"),
     "coordinate": expansion_of(
         LR, SEEDS, search="{kind: coordinate, multipliers: [router.lr_mult, embedding.lr_mult]}"
@@ -45,6 +46,12 @@ KINDS = {
 FIGURES = {
     "optuna": {"search-best"},
     "random": {"search-best"},
+    "random-pairs": {
+        "search-best",
+        "search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-pairs",
+        "search-heatmaps-completep-moe_at_w64_d2_E4A1_h64-pairs",
+        "search-heatmaps-sp_at_w64_d2_E4A1_h64-pairs",
+    },
     "refine": {"search-best", "search-refine-lr", "doubt"},
     "verdict": {"doubt"},
     "coordinate": {"search-best", "search-steps-completep-moe_sp-w32_d2_E4A1_h32"},
@@ -137,6 +144,25 @@ def test_heatmaps_say_where_a_pair_alone_would_end(told) -> None:  # type: ignor
     fine = figures["search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-fine"]
     assert fine.title.endswith("a pair tuned by itself costs nothing")
     assert len(fine.csv.splitlines()) == 1 + 25
+
+
+def test_pairs_say_how_much_lower_another_point_is_than_the_best_random_one(told) -> None:  # type: ignore[no-untyped-def]
+    results, analysis, figures = told("random-pairs")
+    pairs = analysis.found("pair_optima")
+    assert set(pairs.frame["stage"]) == {"pairs"}
+    assert (pairs.frame["cost_nats"] <= 0).all()
+    assert pairs.title.startswith(f"{int(pairs.frame['differ'].sum())} of 3 pairs have a lower point, by at most ")
+    (name,) = {name for name in figures if "completep-moe_sp" in name}
+    base = next(arm for arm in arm_points(results) if arm.is_base)
+    (row,) = rows(pairs.frame, shape="w32 d2 E4A1 h32")
+    lowest = base.best()
+    assert lowest is not None
+    assert row.alone_nats == lowest.mean
+    assert (row.alone_first, row.alone_second) == pytest.approx((lowest.hps.lr, lowest.hps.init_scale), rel=1e-5)
+    said = (
+        "in 1 of 1 pairs another point is lower, by at most" if row.differ else "in 0 of 1 pairs another point is lower"
+    )
+    assert said in figures[name].title
 
 
 ONE_SHAPE = ("width: [32, 64]", "width: [32]")

@@ -29,6 +29,9 @@ SWEEPS = {
     "grid at the base": expansion_of(LR, search="{kind: grid, at: base}"),
     "random": expansion_of(LR, search="{kind: random, budget: 13}"),
     "random of two": expansion_of(("[0.01]", TWO_HPS), search="{kind: random, points: 6, sequence: uniform}"),
+    "random pairs": expansion_of(
+        ("[0.01]", TWO_HPS), search="{kind: random-pairs, points: 5, pairs: {points: 3, ratio: 2}}"
+    ),
     "refine": expansion_of(LR, search="refine"),
     "refine with a budget": expansion_of(LR, search="{kind: refine, budget: 21}"),
     "refine of two": expansion_of(
@@ -124,6 +127,7 @@ BOX = SWEEP.replace("grid: {lr", "hps: {lr: 0.01}\ngrid: {init_scale: {log2: [-2
 SHIPPED = {
     "grid": SWEEP,
     "random": BOX + "search: {kind: random, budget: 14}\n",
+    "random-pairs": BOX + "search: {kind: random-pairs, points: 6, pairs: {points: 3, ratio: 2}}\n",
     "optuna": BOX + "search: {kind: optuna, budget: 20, sampler: CmaEs}\n",
     "refine": BOX + "search: {kind: refine, max_octaves: 2}\n",
     "coordinate": SWEEP + "search: {kind: coordinate, multipliers: [router.lr_mult, attn_v.init_mult]}\n",
