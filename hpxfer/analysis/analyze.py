@@ -18,7 +18,7 @@ from hpxfer.analysis.statistics.statistic import frame_of, in_unit
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host import CONTROL, NATS, JudgedLoss, json_ready
 from hpxfer.search import judged_by
-from hpxfer.spec import YamlFile, model_roles, read_yaml, used_rows
+from hpxfer.spec import SweepSpec, YamlFile, model_roles, read_yaml, used_rows
 from hpxfer.store import SWEEP_FILE
 from hpxfer.trial import Trial, base_hps
 from hpxfer.verdict import JudgedLine, Rules, TransferReport, judge_line
@@ -38,13 +38,23 @@ def transfer_report(results: Results, hp: str | None = None, loss: str | None = 
     """
     spec = results.spec
     hp, judged = hp or spec.judged_hp, judged_by(spec, loss)
-    return judged_line(results, results.line(hp, judged.name), hp, judged).report
+    return _verdicts(results, judged_line(results, results.line(hp, judged.name), hp, judged))
 
 
 def judged_line(results: Results, line: pd.DataFrame, hp: str, loss: JudgedLoss) -> JudgedLine:
-    """Return the report on a line of a sweep, with its estimates."""
+    """Return the report on a line of a sweep, with its estimates. The one value of a fixed HP is handed on as it is."""
     differ = partial(difference_at_base, results)
-    return judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=results.rules, differ=differ)
+    judged = judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=results.rules, differ=differ)
+    if not results.spec.has_fixed_hps:
+        return judged
+    (value,) = results.spec.grid[hp].numbers()
+    findings = tuple(replace(finding, base_value=value) for finding in judged.report.findings)
+    return replace(judged, report=replace(judged.report, findings=findings))
+
+
+def _verdicts(results: Results, line: JudgedLine) -> TransferReport:
+    """Return the report on a line, which has no findings where HPs are fixed: nobody asks whether they transfer."""
+    return replace(line.report, findings=()) if results.spec.has_fixed_hps else line.report
 
 
 MOST = 2  # differences that a sentence lists
@@ -116,6 +126,7 @@ class Analysis:
     statistics: Mapping[str, Found]  # by name, in the order of the registry
     follow_up: FollowUp
     judged: JudgedLoss = NATS  # what that loss is
+    about: tuple[str, ...] = ()  # the statistics that a report opens with
     notes: tuple[str, ...] = ()  # trials without a result; HPs and statistics that cannot be computed, and why
 
     def found(self, name: str) -> Found:
@@ -146,6 +157,7 @@ class Analysis:
                 **{name: {**found.to_dict(), "columns": _columns(name)} for name, found in self.statistics.items()},
                 "follow_up": asdict(self.follow_up),
                 "notes": self.notes,
+                **({"about": self.about} if self.about else {}),
             }
         )
         return out
@@ -179,7 +191,7 @@ def analyze(results: Results, loss: str | None = None, references: References | 
     )
     statistics, failed = _statistics(inputs)
     notes += failed
-    reports = tuple(line.report for line in lines)
+    reports = tuple(_verdicts(results, line) for line in lines)
     diverged = all_diverged(results)
     return Analysis(
         sweep=results.name,
@@ -187,6 +199,7 @@ def analyze(results: Results, loss: str | None = None, references: References | 
         loss=loss,
         judged=judged_by(results.spec, loss),
         reports=reports,
+        about=_about(results.spec, statistics),
         statistics=statistics,
         follow_up=(
             FollowUp(yaml=None, is_needed=True, why_not=diverged)
@@ -195,6 +208,16 @@ def analyze(results: Results, loss: str | None = None, references: References | 
         ),
         notes=(*notes, *_no_result(results)),
     )
+
+
+FIXED = ("gains", "experts_size")  # what a sweep of fixed HPs is about
+
+
+def _about(spec: SweepSpec, statistics: Mapping[str, Found]) -> tuple[str, ...]:
+    """Return the statistics that a report opens with. What nobody named opens it where it found something."""
+    if spec.judge.about or not spec.has_fixed_hps:
+        return spec.judge.about or ()
+    return tuple(name for name in FIXED if name == FIXED[0] or not statistics[name].frame.empty)
 
 
 def analyze_lines(

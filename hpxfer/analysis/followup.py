@@ -79,6 +79,7 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport], file: Yam
     needs = _needs(reports)
     if needs is None:
         why = "no verdict is undecided or lacks a control" if reports else "no HP could be judged"
+        why = "every HP has one value, so that no verdict is asked for" if spec.has_fixed_hps else why
         return FollowUp(yaml=None, why_not=why)
     draft = _Draft(spec=spec, file=file or YamlFile(name=f"sweep {spec.name}", data=None, lines={}))
     _add_values(draft, needs)

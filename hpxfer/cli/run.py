@@ -98,7 +98,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
         write_recipe(recipe_from_results(outcome, found.reports[0]), new[-1])
     except HpxferError as error:
         del new[-1]
-        no_recipe = f"no recipe: {error}"
+        no_recipe = None if outcome.spec.has_fixed_hps else f"no recipe: {error}"  # which tuned nothing
     job.location.push()
     parts = [file for part in list_parts(outcome.folder) for file in (part.trials, part.curves) if file]
     tables = [file for file in parts if not any(text.startswith(f"{file}: ") for text in outcome.problems)]
@@ -110,7 +110,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
     failed = trials[trials["status"] == "failed"]
     data = {
         "plan": plan_data(job),
-        "report": found.reports[0].to_dict(),
+        "report": found.report_data()[0],
         "num_failed": len(failed),
         "no_recipe": no_recipe,
         "next_step": found.next_steps[0],

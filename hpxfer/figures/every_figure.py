@@ -36,6 +36,7 @@ class DrawnFigure:
     salt: str  # makes the ids in its SVG differ from those of other figures
     aside: bool  # whether it shows an HP that is not judged
     verdict_axis: str | None = None  # the axis of the verdict that it stands directly under
+    leads: int | None = None  # its place among those of the statistics that the report opens with
 
     @cached_property
     def svg(self) -> str:
@@ -84,6 +85,7 @@ def line_figures(analysis: Analysis, lines: Mapping[str, pd.DataFrame]) -> tuple
 
 def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
     figures, missing = [], []
+    leading = [f"{name}-".replace("_", "-") for name in analysis.about]
     for unfit_name, info, drawing, aside, verdict_axis in found:
         name = _UNFIT.sub("_", unfit_name)
         if isinstance(info, str):
@@ -99,6 +101,7 @@ def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigur
                 salt=f"hpxfer {analysis.sweep} {name}",
                 aside=aside,
                 verdict_axis=verdict_axis,
+                leads=None if aside else next((i for i, of in enumerate(leading) if f"{name}-".startswith(of)), None),
             )
         )
     return figures, missing
@@ -110,7 +113,8 @@ def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
     for report in analysis.reports:
         line = results.line(report.hp, report.loss)
         given = HPInput(results=results, analysis=analysis, report=report, line=line)
-        yield from _of_hp([kind for kind in of_hps if not kind.judged_only], given)
+        if report.findings:
+            yield from _of_hp([kind for kind in of_hps if not kind.judged_only], given)
         if report.hp == analysis.hp:
             yield from _of_hp([kind for kind in of_hps if kind.judged_only], given)
     for kind in kinds:

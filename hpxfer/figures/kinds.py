@@ -43,8 +43,8 @@ class HPInput:
 
     @property
     def axes(self) -> list[str]:
-        """The axes that the report judges."""
-        return list(dict.fromkeys(finding.axis for finding in self.report.findings))
+        """The axes that the line is on."""
+        return sorted(set(self.line["axis"]))
 
 
 @dataclass(frozen=True, kw_only=True)

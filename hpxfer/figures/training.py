@@ -133,6 +133,8 @@ def windows(curves: list[Curve]) -> tuple[Floats, Floats]:
 def _infos(given: HPInput) -> dict[str, Info | str]:
     results = given.results
     assert results is not None, "a table has no curves"
+    if not given.report.findings:  # without a verdict no shape has a best HP
+        return {}
     best = best_cells(given.report, given.line)
     return {
         axis: _with_data(training_block(given.report, axis, best, results.curves), results, axis) for axis in given.axes

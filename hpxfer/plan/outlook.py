@@ -80,7 +80,7 @@ def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | 
     """Return the outlook of a sweep, given the outcomes of the trials that are stored. None if it judges no HP."""
     spec, rules = expansion.spec, rules_of(expansion.spec)
     hp, num_seeds = spec.judged_hp, len(spec.seeds)
-    if hp not in spec.grid:
+    if hp not in spec.grid or spec.has_fixed_hps:
         return None
     if (why := kind_of(spec).why_no_line(spec, hp)) is not None:
         return Outlook(num_seeds=num_seeds, why_not=why)

@@ -11,7 +11,7 @@ import hpxfer
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.errors import spelled
 from hpxfer.host import NOTHING, Table, hp_text, json_ready, text_table
-from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
+from hpxfer.report.next_step import asks_for_points, gains_question, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,
     failures,
@@ -21,7 +21,7 @@ from hpxfer.report.provenance import (
     threshold_table,
     trainer_checks,
 )
-from hpxfer.report.tables import analysis_tables, unknown
+from hpxfer.report.tables import analysis_tables, openings, unknown
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.search import arm_points, best_of_arms
@@ -195,6 +195,12 @@ def _section(source: Source, name: str) -> Section:
 
 
 def _headline(analysis: Analysis, results: Results, judged: Sequence[TransferReport], *, is_running: bool) -> str:
+    """Return what the statistics say that the report opens with, then what was found on the judged HP."""
+    of_hp = [] if results.spec.has_fixed_hps else [_of_hp(analysis, results, judged, is_running=is_running)]
+    return " ".join([*openings(analysis), *of_hp])
+
+
+def _of_hp(analysis: Analysis, results: Results, judged: Sequence[TransferReport], *, is_running: bool) -> str:
     """Return what was found on the judged HP, or at the base alone."""
     if asks_for_points(results.spec):
         return points_headline(best_of_arms(arm_points(results), results.spec), analysis.judged)
@@ -220,7 +226,7 @@ def _so_far(hp: str, findings: Sequence[Finding]) -> str:
 
 def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
     """Return why there is no verdict: the search scans no line, or nothing on the line can be judged."""
-    if any(report.findings for report in judged):
+    if results.spec.has_fixed_hps or any(report.findings for report in judged):
         return ""
     if (why := results.why_no_line()) is not None:
         return f"There is no transfer verdict: {why}."
@@ -230,6 +236,8 @@ def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
 def _question(analysis: Analysis, spec: SweepSpec) -> str:
     if asks_for_points(spec):
         return points_question(analysis.judged)
+    if spec.has_fixed_hps:
+        return gains_question(spec, analysis.judged)
     return f"Does {analysis.hp} transfer? Judged by {analysis.judged.words}."
 
 

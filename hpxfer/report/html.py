@@ -93,10 +93,11 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageF
     environment = _environment()
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
     rows: dict[str, list[PageFigure]] = {}
-    under_verdict: dict[tuple[str, str], list[PageFigure]] = {}
-    for figure in figures:
-        if figure.drawn.verdict_axis is not None:
-            under_verdict.setdefault((figure.section, figure.drawn.verdict_axis), []).append(figure)
+    under_verdict: dict[tuple[str, str | None], list[PageFigure]] = {}  # axis None: under the headline
+    for figure in sorted(figures, key=lambda figure: figure.drawn.leads or 0):
+        if figure.drawn.leads is not None or figure.drawn.verdict_axis is not None:
+            axis = None if figure.drawn.leads is not None else figure.drawn.verdict_axis
+            under_verdict.setdefault((figure.section, axis), []).append(figure)
         else:
             rows.setdefault(figure.drawn.name, []).append(figure)
     return environment.get_template("report.html").render(

@@ -48,6 +48,11 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
         return f"Next: find out why {diverged}."
     if asks_for_points(results.spec):
         return f"Next: start the next sweep from the recipe of: hpxfer recipe write {command}"
+    if results.spec.has_fixed_hps:
+        more = f"To ask whether {hp} transfers, give it at least 3 values in grid.{hp}"
+        return f"Next: nothing is left to run. {more}."
+    if names := results.spec.judge.about:
+        return f"Next: see what report.html draws of {', '.join(names)}. The verdict on {hp} stands below it."
     by_label: dict[str, list[Finding]] = {}
     for finding in every:
         if not finding.is_control:
@@ -170,6 +175,13 @@ def points_question(judged: JudgedLoss, sweep: str = "") -> str:
     """Return the question that the sweep asks, and by which loss. `sweep` is named where it is given."""
     of = f"Sweep {sweep}, judged" if sweep else "Judged"
     return f"Which HPs are best at the base? {of} by {judged.words}. There is no larger shape, so nothing transfers."
+
+
+def gains_question(spec: SweepSpec, judged: JudgedLoss, sweep: str = "") -> str:
+    """Return the question that a sweep of fixed HPs asks, and by which loss. `sweep` is named where it is given."""
+    hps = ", ".join(f"{name} {value:.4g}" for name, values in spec.grid.items() for value in values.numbers())
+    of = f"Sweep {sweep}, judged" if sweep else "Judged"
+    return f"Does a larger shape win at {hps}? {of} by {judged.words}. Every HP has one value, so nothing transfers."
 
 
 def points_text(results: Results) -> str:

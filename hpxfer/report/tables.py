@@ -23,6 +23,19 @@ def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
     )
 
 
+def openings(analysis: Analysis) -> list[str]:
+    """Return what the statistics say that the report opens with, or why that is not known, a sentence each."""
+    return [_opening(analysis, name) for name in analysis.about]
+
+
+def _opening(analysis: Analysis, name: str) -> str:
+    found = analysis.found(name)
+    if not found.frame.empty:
+        return f"{_title(analysis, name)}."
+    why = "; ".join(dict.fromkeys(why for _, why in found.unknown)) or "it found nothing"
+    return f"{_title(analysis, name)} This is not known: {why}."
+
+
 def findings_text(analysis: Analysis) -> str:
     """Return what every statistic found, a line each, with the tables that are short."""
     return "".join(f"{text}\n" for text in _texts(analysis))

@@ -22,9 +22,11 @@ from hpxfer.host import write_folder
 from hpxfer.progress import view_now
 from hpxfer.report.contents import Source, make_report
 from hpxfer.report.html import to_html
-from hpxfer.report.next_step import asks_for_points, elsewhere, next_step, points_text, rename
+from hpxfer.report.next_step import asks_for_points, elsewhere, gains_question, next_step, points_text, rename
 from hpxfer.report.provenance import Progress, trainer_checks
+from hpxfer.report.tables import openings
 from hpxfer.results import Results, load_results
+from hpxfer.search import judged_by
 from hpxfer.store import location_at
 from hpxfer.verdict import headline
 
@@ -92,6 +94,7 @@ class Written:
     warnings: tuple[str, ...]
     checks: tuple[tuple[str, ...], ...] = ()  # one per folder: what the checks of a user's own trainer found
     not_written: tuple[str, ...] = ()  # one message per folder or file that was asked for and cannot be written
+    openings: tuple[tuple[str, ...], ...] = ()  # one per folder: what the statistics say that its report opens with
 
     def text(self) -> str:
         """Return the verdicts as text for a terminal; all that was found, where `full` asked for it."""
@@ -99,11 +102,18 @@ class Written:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data: the report of a single folder itself, or a list of the reports of several."""
-        found = [report.to_dict() for report in self.reports]
-        for report, checks in zip(found, self.checks, strict=True):
-            report |= {"trainer_checks": list(checks)} if checks else {}
+        found = self.report_data()
         files = {"files": [str(path) for path in self.files]}
         return {**found[0], **files} if len(found) == 1 else {"reports": found, **files}
+
+    def report_data(self) -> list[dict[str, Any]]:
+        """Return the JSON-ready report of each folder, whose headline opens with what the sweep is about."""
+        found = [report.to_dict() for report in self.reports]
+        for report, checks, opening in zip(found, self.checks, self.openings, strict=True):
+            report |= {"trainer_checks": list(checks)} if checks else {}
+            of_hp = [report["headline"]] if report["findings"] or not opening else []
+            report["headline"] = " ".join([*opening, *of_hp])
+        return found
 
 
 def write_report(
@@ -193,11 +203,13 @@ def _write_report(
     needs_figure: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
-    is_brief = form == "text" and followup is None and not full
+    is_about = any(results.spec.judge.about or results.spec.has_fixed_hps for results in sweeps)
+    is_brief = form == "text" and followup is None and not full and not is_about
     running = [_is_running(folder) for folder in folders]
     each = list(zip(sweeps, running, strict=True))
     sources = [] if is_brief else [source_of(results, references, is_running=live) for results, live in each]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
+    opened = tuple(tuple(openings(source.analysis)) for source in sources) or ((),) * len(sweeps)
     next_steps = [
         next_step(results, report, str(results.folder), is_running=live)
         for (results, live), report in zip(each, reports, strict=True)
@@ -222,7 +234,9 @@ def _write_report(
             not_written.append(str(error))
     return Written(
         reports=reports,
-        summaries=tuple(_summary(*one, report) for one, report in zip(each, reports, strict=True)),
+        summaries=tuple(
+            _summary(*one, report, opening) for one, report, opening in zip(each, reports, opened, strict=True)
+        ),
         full_texts=tuple(_full_text(source, report) for source, report in zip(sources, reports, strict=True))
         if full
         else (),
@@ -231,6 +245,7 @@ def _write_report(
         files=tuple(files),
         warnings=tuple(warnings),
         not_written=tuple(not_written),
+        openings=opened,
     )
 
 
@@ -242,16 +257,18 @@ def _is_running(folder: Path) -> bool:
         return False
 
 
-def _summary(results: Results, is_running: bool, report: TransferReport) -> str:
-    """Return the verdicts on the judged HP, or the best points, and how far a run is that goes on."""
+def _summary(results: Results, is_running: bool, report: TransferReport, opening: Sequence[str] = ()) -> str:
+    """Return what the report opens with, the verdicts on the judged HP or the best points, and how far a run is."""
     so_far = f"The run goes on. {Progress.of(results).text(is_running=True)}\n" if is_running else ""
     if asks_for_points(results.spec):
         return so_far + points_text(results)
     found = report.summary()
+    if results.spec.has_fixed_hps:
+        found = f"{gains_question(results.spec, judged_by(results.spec), results.name)}\n"
     if is_running:
         found = found.replace(report.headline, headline(report.hp, report.findings, is_running=True), 1)
     lines = [f"{line}\n" for line in list(trainer_checks(results))[:1]]
-    return so_far + found + "".join(lines)
+    return so_far + "".join(f"{line}\n" for line in opening) + found + "".join(lines)
 
 
 def _full_text(source: Source, report: TransferReport) -> str:
@@ -261,12 +278,15 @@ def _full_text(source: Source, report: TransferReport) -> str:
     """
     from hpxfer.report.tables import findings_text, unknown
 
-    others = [other for other in source.analysis.reports if other.hp != report.hp]
+    others = [other for other in source.analysis.reports if other.hp != report.hp and other.findings]
+    opening = openings(source.analysis)
     found = findings_text(source.analysis)
     reasons = [f"- {why}" for why in (*source.analysis.notes, *unknown(source.analysis))]
     missing = ["\n".join(["Not known:", *reasons]) + "\n"] if reasons else []
     has_verdict = bool(report.findings) and not asks_for_points(source.results.spec)
-    judged = report.to_text() if has_verdict else _summary(source.results, source.is_running, report)
+    judged = _summary(source.results, source.is_running, report, opening)
+    if has_verdict:
+        judged = "".join(f"{line}\n" for line in opening) + report.to_text()
     return "\n".join([judged, *(other.to_text() for other in others), found, *missing])
 
 

@@ -308,6 +308,9 @@ class JudgeSpec(Section):
     """The HP that is judged, one of the grid. The default is the first of the grid."""
     loss: Literal["validation", "final_window"] = "validation"
     """The loss on the held-out tokens, or the training loss over the final window."""
+    about: Seq[Annotated[str, Registered("statistic")]] | None = None
+    """The statistics that a report opens with, by name, e.g. `[routers]`. A verdict on the HP follows them. A sweep in
+    which every HP has one value has no verdict, and opens with `[gains, experts_size]`."""
     regret_limit: RegretLimit = RegretLimit(loss=0.01)
     """The largest regret that counts as none. The default is `{loss: 0.01}`, 1% of the shape's best loss."""
 
@@ -441,6 +444,12 @@ class SweepSpec(Section):
     @property
     def judged_hp(self) -> str:
         return self.judge.hp or next(iter(self.grid), "lr")
+
+    @property
+    def has_fixed_hps(self) -> bool:
+        """Whether every HP of the grid has one value: the question is what a larger shape gains, not transfer."""
+        one_value = all(len(values.numbers()) == 1 for values in self.grid.values())
+        return self.search.kind == "grid" and bool(self.grid) and one_value
 
 
 def base_values(spec: SweepSpec) -> dict[str, float]:

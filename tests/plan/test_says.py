@@ -232,7 +232,6 @@ def quickstart(*edits: str) -> Expansion:
     ("edit", "why", "add"),
     [
         ("axes.width=[32]", "no shape beyond the base", "a shape beyond the base"),
-        ("grid.lr=[0.01]", "1 HP value has a finite loss, 3 are needed", "HP values 0.005, 0.02"),
         ("grid.lr=[0.01, 0.02]", "2 HP values have a finite loss, 3 are needed", "HP values 0.005, 0.04"),
         ("grid.lr=[0.001, 0.01, 0.1]", "probability", "next to the best one"),
     ],
@@ -293,6 +292,11 @@ def test_the_plan_of_a_follow_up_says_what_the_report_says(drift: float, verb: s
     }
     assert f"{more.seeds} seeds {verb} decide" in expected(f"seeds={more.seeds}", *edits, outcomes=outcomes).line()
     assert more.text.endswith("which will probably not decide") == verb.endswith("not")
+
+
+def test_a_sweep_of_fixed_hps_is_not_asked_for_a_verdict() -> None:
+    assert outlook(Expansion(parse_sweep(edited()), DATA), {}) is None
+    assert outlook(Expansion(parse_sweep(edited(("lr: [0.01]", "lr: [0.01, 0.02]"))), DATA), {}) is not None
 
 
 def test_a_search_without_a_line_has_no_verdict() -> None:

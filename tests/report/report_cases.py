@@ -47,6 +47,7 @@ class Stub:
     png: bytes = PNG
     aside: bool = False
     verdict_axis: str | None = None
+    leads: int | None = None
 
 
 def planted(trial: Trial, *, fails: bool = False, diverges: bool = False) -> TrialResult:

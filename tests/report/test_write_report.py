@@ -323,3 +323,39 @@ def test_the_command_says_the_verdict_and_where_the_page_is(
     out = capsys.readouterr().out
     assert "width | completep-moe: transfers" in out
     assert f"  {tmp_path / 'report.html'}\n" in out
+
+
+def test_a_sweep_of_fixed_hps_says_what_a_larger_shape_gains_and_has_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_store(tmp_path / "small", ("lr: {log2: [-9, -4]}", "lr: [0.015625]"))
+    opening = "How does the loss change with the scale at the same HPs? width: completep-moe -0."
+    code, text, _ = command(monkeypatch, capsys, str(folder))
+    assert (code, text.startswith(opening)) == (0, True)
+    assert "(each next shape is surely better)" in text
+    assert "Next: nothing is left to run." in text
+    assert not any(word in text for word in ("undecided", "transfers, no", "follow", "transfer.png"))
+    page = (folder / "report.html").read_text()
+    assert page.index("nats per doubling of width") < page.index("Next: nothing is left to run.")
+    _, text, _ = command(monkeypatch, capsys, str(folder), "--json")
+    data = json.loads(text)
+    assert (data["headline"].startswith(opening), data["findings"]) == (True, [])
+    more = tmp_path / "more.yaml"
+    code, _, errors = command(monkeypatch, capsys, str(folder), "--write-followup", str(more))
+    assert (code, more.exists()) == (0, False)
+    assert "every HP has one value, so that no verdict is asked for" in errors
+
+
+def test_a_report_opens_with_the_statistics_that_the_sweep_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_store(tmp_path / "small", ("seeds: 2\n", "seeds: 2\njudge: {about: [collapse, routers]}\n"))
+    _, text, _ = command(monkeypatch, capsys, str(folder), "--format", "text")
+    first, second, third, *_ = text.splitlines()
+    assert first.startswith("From which step do the losses of shapes part? width: completep-moe ")
+    assert second.startswith("What do routers do as the model grows? This is not known: ")
+    assert third.startswith("Use lr 2^-")
+    _, text, _ = command(monkeypatch, capsys, str(folder), "--json")
+    assert json.loads(text)["headline"] == " ".join([first, second, third])
+    page = (folder / "report.html").read_text()
+    assert page.index("From which step") < page.index("Use lr 2^-") < page.index('id="figures"')

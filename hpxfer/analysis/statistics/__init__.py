@@ -26,6 +26,7 @@ STATISTICS: Registry[Statistic] = Registry(
         "surfaces": "hpxfer.analysis.statistics.surface:SURFACES",
         "pair_cells": "hpxfer.analysis.statistics.surface:PAIR_CELLS",
         "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
+        "gains": "hpxfer.analysis.statistics.improvement:GAINS",
         "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
         "collapse_curves": "hpxfer.analysis.statistics.collapse:COLLAPSE_CURVES",
         "normalized_curves": "hpxfer.analysis.statistics.collapse:NORMALIZED_CURVES",
@@ -41,7 +42,7 @@ STATISTICS: Registry[Statistic] = Registry(
     },
 )
 # Keys of a report's JSON that no statistic may take.
-RESERVED = ("sweep", "hp", "loss", "reports", "report", "follow_up", "notes", "statistics")
+RESERVED = ("sweep", "hp", "loss", "reports", "report", "follow_up", "notes", "statistics", "about")
 
 
 def register_statistic(statistic: Statistic) -> Statistic:

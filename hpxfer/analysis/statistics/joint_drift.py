@@ -188,13 +188,23 @@ def wider_slope(
     no power law. The second knows nothing of luck that grows with the scale. None where a value is not above zero,
     where scales do not differ, where the interval is wider than TELLS, and for ends that nothing bounds.
     """
-    seeds = sorted(set.intersection(*(set(of_seed) for _, of_seed in values))) if values else []
-    value_SN = np.array([[of_seed[seed] for _, of_seed in values] for seed in seeds])
-    x = np.log2([scale for scale, _ in values]) if values else np.zeros(0)
+    x, value_SN = by_common_seed(values)
     if not value_SN.size or not (value_SN > 0).all() or np.ptp(x) == 0:
         return None, None, None
+    slope, low, high = slope_of_seeds(x, np.log2(value_SN))
+    return (None, None, None) if low is not None and high is not None and high - low > TELLS else (slope, low, high)
+
+
+def by_common_seed(values: Sequence[tuple[float, Mapping[int, float]]]) -> tuple[Floats, Floats]:
+    """Return log2 scale (N,) and the values (S, N) of the seeds that every scale has."""
+    seeds = sorted(set.intersection(*(set(of_seed) for _, of_seed in values))) if values else []
+    value_SN = np.array([[of_seed[seed] for _, of_seed in values] for seed in seeds])
+    return (np.log2([scale for scale, _ in values]) if values else np.zeros(0)), value_SN
+
+
+def slope_of_seeds(x: Floats, y_SN: Floats) -> tuple[float, float | None, float | None]:
+    """Return the slope of y over x, and its 95% interval as in `wider_slope`; None for ends that nothing bounds."""
     dx = x - x.mean()
-    y_SN = np.log2(value_SN)
     slope, low, high = mean_interval(y_SN @ dx / float(dx @ dx))
     half = 0.0 if low is None or high is None else (high - low) / 2
     if freedom := x.size - 2:
@@ -202,6 +212,4 @@ def wider_slope(
         off_N = mean_N - mean_N.mean() - slope * dx
         t = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
         half = max(half, t * math.sqrt(float(off_N @ off_N) / freedom / float(dx @ dx)))
-    if 2 * half > TELLS:
-        return None, None, None
     return (slope, slope - half, slope + half) if freedom or low is not None else (slope, None, None)

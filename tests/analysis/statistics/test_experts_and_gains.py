@@ -15,7 +15,7 @@ from found_rows import rows
 
 from hpxfer.analysis import Found
 from hpxfer.analysis.statistics.experts_size import EXPERTS_SIZE, NO_GROUP, experts_against_size
-from hpxfer.analysis.statistics.improvement import steps_between
+from hpxfer.analysis.statistics.improvement import gain_rows, steps_between
 from hpxfer.analysis.statistics.routers import BALANCE
 from hpxfer.analysis.statistics.transferred import TrainedShape
 from hpxfer.scaling.shape import Shape
@@ -177,3 +177,19 @@ def test_one_seed_has_no_interval() -> None:
     for row in planted(0.02, seeds=1):
         assert row.slope_nats_per_doubling is not None
         assert (row.slope_low, row.se_nats) == (None, None)
+
+
+def test_gains_are_a_slope_with_an_error_and_what_each_next_shape_does() -> None:
+    lucky = {0: 3.0, 1: 3.5, 2: 4.0}
+    falls = [(f"w{2**i}", 2.0**i, {s: loss - 0.1 * i + 0.001 * s * i for s, loss in lucky.items()}) for i in range(3)]
+    first, *_, last = rows(gain_rows(falls[::-1]))
+    assert (first.shape, last.shape, last.num_seeds) == ("w1", "w4", 3)
+    assert first.slope_nats == pytest.approx(-0.099)
+    assert first.slope_low_nats < -0.099 < first.slope_high_nats < 0  # seeds are paired
+    assert first.next_shapes == "each next shape is surely better"
+    *_, (_, _, losses) = falls
+    diverged = [*falls, ("w8", 8.0, {**losses, 0: math.inf}), ("w16", 16.0, {s: x + 1 for s, x in losses.items()})]
+    *_, unknown, worst = rows(gain_rows(diverged))
+    assert unknown.loss_nats is None
+    assert worst.next_shapes == "2 of 4 next shapes surely better"
+    assert rows(gain_rows([(name, at, {0: x[0]}) for name, at, x in falls[:2]]))[0].slope_low_nats is None
