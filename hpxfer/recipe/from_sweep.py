@@ -63,6 +63,9 @@ def recipe_from_results(results: Results, report: TransferReport, parameterizati
         return _recipe_of_point(results, label)
     part, choice = results.expansion.arms[label]
     spec = part.spec
+    if spec.has_fixed_hps:
+        why = f"every HP has one value, so that nothing was tuned; scan at least 3 values in grid.{report.hp}"
+        raise HpxferError(f"{results.folder}: no recipe for {label}: {why}")
     findings = [finding for finding in report.findings if finding.parameterization == label]
     base, value = _base(findings, f"{results.folder}: no recipe for {label}", report.hp)
     hps = base_hps(spec).with_value(report.hp, value)

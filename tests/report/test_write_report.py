@@ -18,7 +18,9 @@ from hpxfer.analysis.references import ReferenceCurve, References
 from hpxfer.cli import main
 from hpxfer.errors import HpxferError
 from hpxfer.progress.status import write
+from hpxfer.recipe import recipe_of
 from hpxfer.report.write import FORMATS, write_report
+from hpxfer.results import load_results
 from hpxfer.spec import parse_sweep
 from hpxfer.storage.lease import LEASE_FILE
 
@@ -344,6 +346,8 @@ def test_a_sweep_of_fixed_hps_says_what_a_larger_shape_gains_and_has_no_verdict(
     code, _, errors = command(monkeypatch, capsys, str(folder), "--write-followup", str(more))
     assert (code, more.exists()) == (0, False)
     assert "every HP has one value, so that no verdict is asked for" in errors
+    with pytest.raises(HpxferError, match="every HP has one value, so that nothing was tuned"):
+        recipe_of(load_results(folder))
 
 
 def test_a_report_opens_with_the_statistics_that_the_sweep_is_about(
