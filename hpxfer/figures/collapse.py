@@ -7,6 +7,7 @@ of training (arXiv 2507.02119).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from matplotlib.lines import Line2D
 from hpxfer.analysis import Found
 from hpxfer.analysis.statistics.collapse import parts
 from hpxfer.figures import style
-from hpxfer.figures.chart import Block, Chart, Line, draw, key
+from hpxfer.figures.chart import LATE, Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import HPFigure, HPInput
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import each, listed, rows_of, shape_name, why_no_rows
@@ -25,8 +26,14 @@ from hpxfer.host import CONTROL, NATS, JudgedLoss, hp_text, scale_text
 from hpxfer.verdict.thresholds import COLLAPSE_SHARE
 
 NOTHING = "no loss curves"
+MIDDLE = (
+    "Middle: the loss minus that of the base at the same seeds, with a band of two standard errors. Its height is that "
+    "of all but the first tenth of training."
+)
+NAMES = {"step": "x", "loss_nats": "loss", "spread_nats": "spread", "noise_nats": "noise"}
+NAMES["difference_nats"] = "difference"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest
-TITLE_CHARACTERS = 46  # in a line of a panel's title
+TITLE_CHARACTERS = 30  # in a line of a panel's title
 # How far apart curves are, and how the step from which they are is marked.
 BEYOND, APART = "more than seeds", f"more than {COLLAPSE_SHARE:.0%} of the loss"
 PARTING = {BEYOND: ":", APART: "-."}
@@ -43,7 +50,7 @@ def collapse_block(
     said = listed([f"{row.parameterization} {parts(row)}" for _, row in numbers.iterrows()])
     return _block(
         numbers,
-        rows.rename(columns={"step": "x", "loss_nats": "loss", "spread_nats": "spread", "noise_nats": "noise"}),
+        rows.rename(columns=NAMES).assign(low=_away(rows, -2), high=_away(rows, 2)),
         ("step", f"training loss ({judged.unit})", f"standard deviation ({judged.unit})"),
         rows,
         title=f"Training losses of {_compared(numbers, rows)} at one {numbers['hp'].iloc[0]} part beyond the seeds' "
@@ -134,6 +141,13 @@ def _block(
             style.log_losses(axes)
             axes.set_ylim(max(low, LEAST * high) / 1.3, high * 1.3)
 
+    def finish_difference(axes: Axes, arm: str, found: pd.DataFrame) -> None:
+        finish(axes, arm, f"difference ({judged.unit})")
+        late = found.loc[found["x"] >= found["x"].max() / LATE, ["low", "high"]].astype(float)
+        low, high = float(late.min().min()), float(late.max().max())
+        margin = 0.05 * (high - low) or LEAST
+        axes.set_ylim(low - margin, high + margin)
+
     curves_chart = Chart(
         x="x",
         lines=(Line(y="loss", cross="diverged", look={"linewidth": 1.5}),),
@@ -145,6 +159,14 @@ def _block(
         legend="panel",
         legend_title=scale,
         finish=lambda axes, arm, _: finish(axes, arm, y),
+    )
+    is_over = "difference" in points and bool((points["difference"].notna() & ~points["is_base"].astype(bool)).any())
+    to_base = replace(
+        curves_chart,
+        lines=(Line(y="difference", low="low", high="high", look={"linewidth": 1.5}),),
+        titles=dict.fromkeys(titles, "difference to the base"),
+        legend="keys",
+        finish=finish_difference,
     )
     noise_look = {"linestyle": "--", "linewidth": 1.4, "color": INK, "alpha": FAINT}
     keys = [Line2D([], [], color=style.MARKS[0][0], label=BETWEEN)]
@@ -167,10 +189,10 @@ def _block(
         caption += f" Left out, as training losses on other data are not comparable: {other_data}."
     return Block(
         title=title,
-        caption=f"{caption} {right}" if is_spread else caption,
+        caption=" ".join([caption, *([MIDDLE] if is_over else []), *([right] if is_spread else [])]),
         frame=frame,
         drawn=drawn,
-        charts=(curves_chart, spread_chart) if is_spread else (curves_chart,),
+        charts=(curves_chart, *([to_base] if is_over else []), *([spread_chart] if is_spread else [])),
         judged=judged,
         height=2.7,
     )
@@ -180,6 +202,11 @@ def _compared(numbers: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Return which shapes are compared, e.g. `width 32 to 128`."""
     first = rows[rows["parameterization"] == numbers["parameterization"].iloc[0]]
     return f"{numbers['scale_name'].iloc[0]} {scale_text(first['scale'].min())} to {scale_text(first['scale'].max())}"
+
+
+def _away(rows: pd.DataFrame, errors: float) -> pd.Series:
+    """Return an end of the band about the difference to the base, which has no width with one seed."""
+    return rows["difference_nats"].astype(float) + errors * rows["difference_se"].astype(float).fillna(0.0)
 
 
 def _parting(row: pd.Series) -> dict[str, float]:
@@ -194,7 +221,7 @@ def _each(row: pd.Series) -> str:
 
 def _title(row: pd.Series) -> str:
     seeds = f", mean of {row['num_seeds']} seeds" if row["num_seeds"] > 1 else ""
-    return f"{_each(row)} at {row['hp']} {hp_text(row['value'])}{seeds}"
+    return style.wrapped(f"{_each(row)} at {row['hp']} {hp_text(row['value'])}{seeds}", TITLE_CHARACTERS)
 
 
 def _spread_title(row: Any, parting: Mapping[str, float]) -> str:

@@ -50,6 +50,8 @@ def whole(
             **of,
             "step": STEPS[i],
             "loss_nats": loss,
+            "difference_nats": loss - LOSSES_OF["w32"][i] if of["shape"] != "w128" else None,
+            "difference_se": 0.01,
             "spread_nats": SPREAD[i],
             "noise_nats": noise[i] if noise else None,
             "diverged": of["shape"] == "w128" and i == 1,
@@ -111,9 +113,25 @@ def test_a_curve_that_diverged_ends_with_a_cross() -> None:
 def test_curves_that_are_nowhere_apart_have_no_panel_beside_them() -> None:
     numbers, curves, normalized = WHOLE
     info = shown((numbers, [{**row, "spread_nats": 0.0, "noise_nats": 0.0} for row in curves], normalized))
-    assert len(draw(info).axes) == 1
+    assert len(draw(info).axes) == 2
     assert "Right" not in info.caption
-    assert len(draw(shown(WHOLE)).axes) == 2
+    assert len(draw(shown(WHOLE)).axes) == 3
+
+
+def test_differences_to_the_base_have_a_band_of_two_errors() -> None:
+    info = shown(WHOLE)
+    _, axes, _ = draw(info).axes
+    assert axes.get_title() == "difference to the base"
+    assert [list(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) == 4] == [
+        [0] * 4,
+        [0, 0, -0.125, -0.25],
+    ]
+    ends = there(info.drawn)[["low", "high"]].dropna().tail(1).to_numpy().tolist()
+    assert ends == [pytest.approx([-0.27, -0.23])]
+    numbers, curves, normalized = WHOLE
+    alone = shown((numbers, [{**row, "difference_nats": None} for row in curves], normalized))
+    assert len(draw(alone).axes) == 2
+    assert "Middle" not in alone.caption
 
 
 def test_normalized_curves_come_with_their_floor() -> None:

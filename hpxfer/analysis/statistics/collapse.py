@@ -58,6 +58,8 @@ CURVES = {
     "is_base": "whether it is the base",
     "step": "the center of a window of logged steps",
     "loss_nats": "training loss in the window, mean over the seeds that all shapes have",
+    "difference_nats": "loss minus that of the base at the same seeds, mean over them; None if the base has no curve",
+    "difference_se": "standard error of it, from seeds; None with one seed",
     "spread_nats": "standard deviation over shapes, the same for all of them",
     "noise_nats": "the part of it due to seeds, paired as seeds share their batches; None with one seed",
     "spread_percent": "largest minus smallest, of the mean loss",
@@ -117,8 +119,8 @@ def collapse(every: Sequence[ShapeCurves], floor: tuple[float, str] = NO_FLOOR) 
     centers = _windowed(steps_N.astype(float)[None], width)[0]
     share, normalized_IX, deviation, noise_floor = normalized_collapse(kept, floor[0])
     numbers, apart = _apart(loss_ISW, centers)
-    lines = [(curves, mean_W) for curves, mean_W in zip(kept, loss_ISW.mean(1), strict=True)]
-    lines += [(curves, _cut_short(curves, steps_N, width)) for curves in left_out]
+    lines = list(zip(kept, loss_ISW.mean(1), _to_base(kept, loss_ISW), strict=True))
+    lines += [(curves, _cut_short(curves, steps_N, width), {}) for curves in left_out]
     return Collapse(
         numbers={
             **numbers,
@@ -130,7 +132,11 @@ def collapse(every: Sequence[ShapeCurves], floor: tuple[float, str] = NO_FLOOR) 
             "num_shapes": len(kept),
             "left_out": ", ".join(curves.shape for curves in left_out) or None,
         },
-        curves=tuple(row for curves, loss_W in lines for row in _points(curves, "step", centers, loss_W, apart)),
+        curves=tuple(
+            row
+            for curves, loss_W, to_base in lines
+            for row in _points(curves, "step", centers, loss_W, {**to_base, **apart})
+        ),
         normalized=tuple(
             row
             for curves, loss_X in zip(kept, normalized_IX, strict=True)
@@ -149,6 +155,19 @@ def _points(
         there = {name: float(values[i]) if values.size else None for name, values in beside.items()}
         ends = {"diverged": curves.diverged_step is not None and i == losses.size - 1} if x == "step" else {}
         yield {**of, x: float(at[i]), y: float(losses[i]), **there, **ends}
+
+
+def _to_base(kept: Sequence[ShapeCurves], loss_ISW: Floats) -> list[dict[str, Floats]]:
+    """Return the loss of each shape minus that of the base, paired by seeds, which see the same batches."""
+    base = next((i for i, curves in enumerate(kept) if curves.is_base), None)
+    if base is None:
+        return [{} for _ in kept]
+    num_seeds = loss_ISW.shape[1]
+    found = []
+    for loss_SW in loss_ISW - loss_ISW[base]:
+        se_W = loss_SW.std(0, ddof=1) / math.sqrt(num_seeds) if num_seeds > 1 else np.zeros(0)
+        found.append({"difference_nats": loss_SW.mean(0), "difference_se": se_W})
+    return found
 
 
 def _cut_short(curves: ShapeCurves, steps_N: NDArray[np.int64], width: int) -> Floats:

@@ -58,6 +58,16 @@ def test_the_noise_is_that_of_a_shape_s_mean_without_what_its_seeds_share() -> N
     assert np.mean(noise) == pytest.approx(0.02 / math.sqrt(3), rel=0.15)
 
 
+def test_the_difference_to_the_base_is_paired_by_seeds() -> None:
+    """Batches move the losses of all shapes alike, so they are not in its error."""
+    found = rows(planted(part_at=120.0, batch=5.0, luck=0.0).curves)
+    last = {row.scale: row for row in found}
+    assert (last[1.0].difference_nats, last[1.0].difference_se) == (0, 0)
+    assert [last[2.0**i].difference_nats for i in range(4)] == pytest.approx([0, -0.05, -0.1, -0.15], abs=0.03)
+    assert all(0 < last[2.0**i].difference_se < 0.02 for i in (1, 2, 3))
+    assert {row.difference_se for row in rows(planted(seeds=1).curves)} == {None}
+
+
 def test_one_seed_gives_the_spread_and_says_why_there_is_no_noise() -> None:
     single = planted(seeds=1, part_at=120.0, gap=0.5)
     assert {row.noise_nats for row in rows(single.curves)} == {row.noise_floor for row in rows(single.normalized)}
