@@ -86,6 +86,13 @@ def test_the_log_says_how_regime_ii_tells_the_two_tables_apart() -> None:
     assert losses["mssp-ii"] == pytest.approx([2.346, 2.168, 2.016, 1.909], abs=0.001)
 
 
+@pytest.mark.slow
+def test_the_docs_say_how_far_apart_the_errors_of_regime_ii_are() -> None:
+    said = "top-5 training error of mssp-ii 9.2 +- 0.21 points lower than that of mup-ii at width 512"
+    assert analyze(published("regime-ii")).found("errors").title == f"width: {said}"
+    assert analyze(published("quickstart")).found("errors").to_dict() == {"title": "", "rows": [], "unknown": []}
+
+
 def test_the_log_says_what_the_search_of_six_hps_found() -> None:
     """And four other seeds at its best point: the best of 15,625 is lucky too."""
     trials = published("mlp-search").trials

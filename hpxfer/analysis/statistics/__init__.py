@@ -27,6 +27,7 @@ STATISTICS: Registry[Statistic] = Registry(
         "pair_cells": "hpxfer.analysis.statistics.surface:PAIR_CELLS",
         "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
         "gains": "hpxfer.analysis.statistics.improvement:GAINS",
+        "errors": "hpxfer.analysis.statistics.errors:CLASSIFICATION_ERRORS",
         "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
         "collapse_curves": "hpxfer.analysis.statistics.collapse:COLLAPSE_CURVES",
         "normalized_curves": "hpxfer.analysis.statistics.collapse:NORMALIZED_CURVES",
