@@ -120,7 +120,10 @@ def check(
         spec = None if sweep is None else load_sweep(sweep)
         if spec is None and parameterization is None:
             raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
-        choice = of_sweep(spec, parameterization, conventions) if spec else by_name(str(parameterization), conventions)
+        if spec is None:
+            choice = by_name(str(parameterization), conventions)
+        else:
+            choice, spec = of_sweep(spec, parameterization, conventions)
         run = partial(check_table, choice, sweep=spec, options=options_of(gate=gate, **of_mlp))
         asked |= {"axes": axis, "optimizer": column(optimizer), "architecture": architecture}
     _check(run, asked, output, as_json=as_json)

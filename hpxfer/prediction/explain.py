@@ -19,7 +19,7 @@ from hpxfer.scaling.explain import BaseValues, Explanation, explain
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec import SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles
+from hpxfer.spec import SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles, under
 from hpxfer.trial import DataRef, Expansion, base_hps
 
 
@@ -72,13 +72,8 @@ def explain_sweep(
 ) -> Explained:
     """Explain an arm of a sweep, by default the first one, or another table, by default at the largest shape."""
     given = load_sweep(path)
-    spec = decided(given, cuda=has_cuda(given.resources.device))
-    choice = of_sweep(spec, name, conventions)
+    choice, spec = of_sweep(decided(given, cuda=has_cuda(given.resources.device)), name, conventions)
     expansion = Expansion(spec, DataRef(digest="", **data_sizes(spec.data)))
-    label = next(iter(expansion.arms)) if name is None else name
-    if label in expansion.arms:
-        expansion = expansion.arms[label][0]
-        spec = expansion.spec
     hps, setting = base_hps(spec), expansion.setting
     largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))
     shape = load_shape(target) if target else largest
@@ -100,17 +95,20 @@ def explain_sweep(
     )
 
 
-def of_sweep(spec: SweepSpec, name: str | None, conventions: Mapping[str, float | str]) -> Parameterization:
-    """Return a parameterization: of the sweep's arm of this label, else the table of this name, by default the first.
+def of_sweep(
+    spec: SweepSpec, name: str | None, conventions: Mapping[str, float | str]
+) -> tuple[Parameterization, SweepSpec]:
+    """Return a parameterization, and the sweep with the HPs and the balance of its arm.
 
-    Add the conventions to those that the sweep gives it.
+    It is that of the arm of this label, else the table of this name, by default the first arm. The conventions are
+    added to those that the sweep gives it. A table that no arm has is taken under the sweep's own HPs.
     """
     arms = spec.parameterizations
     by_label = {arm_label(choice_of(arm).label(), arm.name): arm for arm in arms}
     found = arms[0] if name is None else by_label.get(name) or next((arm for arm in arms if arm.table == name), None)
     if found is None:
-        return parameterization(str(name), conventions)
-    return parameterization(found.table, {**found.conventions, **conventions})
+        return parameterization(str(name), conventions), spec
+    return parameterization(found.table, {**found.conventions, **conventions}), under(spec, [found])
 
 
 def explain_recipe(path: Path, name: str | None, target: Path | None, column: Column | None) -> Explained:

@@ -98,6 +98,7 @@ from hpxfer.spec.sweep import (
     TrainingSpec,
     base_values,
     parts_of,
+    under,
 )
 from hpxfer.spec.ties import FIXED_BIAS_STD, choice_of, resolved, ties_at
 from hpxfer.spec.trainer_files import digest_of, digested

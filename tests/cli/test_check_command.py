@@ -13,8 +13,9 @@ from command_line import hpxfer
 from fixture_types import Capsys, Patch
 from tiny import write_tiny
 
+from hpxfer.errors import HpxferError
 from hpxfer.prediction.explain import of_sweep
-from hpxfer.spec import load_sweep
+from hpxfer.spec import SweepSpec, load_sweep
 
 QUICK = ("--seeds", "2", "--steps", "1")
 
@@ -54,8 +55,23 @@ def test_a_sweep_gives_model_table_and_conventions(capsys: Capsys, tmp_path: Pat
     assert out.startswith("completep-moe[depth_alpha=0.5] (")
     assert "w16 d1 E2A1 h16 to w40 d1 E2A1 h40" in out
     spec = load_sweep(path)
-    assert of_sweep(spec, "sp", {}).name == "sp"
-    assert dict(of_sweep(spec, None, {"router_init_exponent": 0.5}).conventions)["depth_alpha"] == 0.5
+    assert of_sweep(spec, "sp", {})[0].name == "sp"
+    assert dict(of_sweep(spec, None, {"router_init_exponent": 0.5})[0].conventions)["depth_alpha"] == 0.5
+
+
+def test_an_arm_is_checked_at_its_own_hps(capsys: Capsys, monkeypatch: Patch, tmp_path: Path) -> None:
+    arm = "{table: completep-moe, name: small, hps: {multipliers: {router.init_mult: 0.25}}}"
+    path = write_tiny(tmp_path, ("[completep-moe, sp]", f"[completep-moe, {arm}]"))
+    given: list[dict[str, float]] = []
+
+    def check(choice: object, *, sweep: SweepSpec, **asked: object) -> None:
+        given.append(sweep.hps.multipliers)
+        raise HpxferError("enough")
+
+    monkeypatch.setattr("hpxfer.coordinates.checking.check", check)
+    for label in ("completep-moe (small)", "completep-moe"):
+        assert run(capsys, "--sweep", path, "--parameterization", label)[0] == 2
+    assert given == [{"router.init_mult": 0.25}, {}]
 
 
 def test_a_file_in_the_place_of_the_folder_is_said(capsys: Capsys, monkeypatch: Patch, tmp_path: Path) -> None:
