@@ -20,14 +20,20 @@ STARTS = (
     *("quickstart", "transfer", "mixtral", "dense_to_moe", "first", "verdict"),
     *("own_numpy", "own_nanogpt", "own_mixtral"),
 )
+NO_SWEEPS = ("rayjob.yaml", "figures.yaml")
 _SENTENCE = re.compile(r"# (.*?)(?:(?<=\?)(?= \w)|(?<=\.)(?= [A-Z])|$)", re.MULTILINE)  # the first one of a file
 _CHECK = re.compile(r"^# +hpxfer check --sweep \S+(.*)", re.MULTILINE)  # of a file that is for no run
 
 
 def examples() -> dict[str, Path]:
-    """Return the example sweeps by name, those to start from first. The files in `cluster` are no sweeps."""
-    found = {path.stem: path for path in _EXAMPLES.rglob("*.yaml") if path.parent.name != "cluster"}
-    return {name: found[name] for name in (*STARTS, *sorted(found.keys() - set(STARTS)))}
+    """Return the example sweeps by name: those to start from, studies, and figures of papers, such as `mssp/q08`."""
+    files = [path for path in _EXAMPLES.rglob("*.yaml") if path.name not in NO_SWEEPS]
+    found = {path.stem: path for path in files if path.parent.parent.name != "papers"}
+    figures = {f"{path.parent.name}/{path.stem}": path for path in files if path.parent.parent.name == "papers"}
+    return {
+        **{name: found[name] for name in (*STARTS, *sorted(found.keys() - set(STARTS)))},
+        **{name: figures[name] for name in sorted(figures)},
+    }
 
 
 def init(
@@ -86,6 +92,8 @@ def init(
 
 
 def _listing(asked: dict[str, str]) -> str:
-    width = max(map(len, asked))
-    lines = [f"  {name:{width}}  {sentence}" for name, sentence in asked.items()]
-    return "\n".join([*lines[: len(STARTS)], "", "sweeps of studies:", *lines[len(STARTS) :]])
+    studies = {name: sentence for name, sentence in asked.items() if "/" not in name}
+    width = max(map(len, studies))
+    lines = [f"  {name:{width}}  {sentence}" for name, sentence in studies.items()]
+    figures = f"and {len(asked) - len(studies)} of figures of papers, such as {[*asked][-1]}: docs/papers.md"
+    return "\n".join([*lines[: len(STARTS)], "", "sweeps of studies:", *lines[len(STARTS) :], "", figures])

@@ -15,7 +15,7 @@ from command_line import Fails, hpxfer
 from fixture_types import Capsys, Folders, Patch
 from tiny import write_tiny
 
-from hpxfer.cli.init import STARTS, examples
+from hpxfer.cli.init import NO_SWEEPS, STARTS, examples
 from hpxfer.driver import run
 from hpxfer.host.machine import machine_id, process_started
 from hpxfer.report.listing import Verdict, verdict_text
@@ -174,10 +174,9 @@ SWEEPS = Path(__file__).parents[2] / "sweeps"
 
 
 def test_every_committed_sweep_is_an_example() -> None:
-    committed = [path for path in SWEEPS.rglob("*.yaml") if "cluster" not in path.parts]
-    assert {path.stem: path.read_text() for path in committed} == {
-        name: path.read_text() for name, path in examples().items()
-    }
+    committed = {path for path in SWEEPS.rglob("*.yaml") if path.name not in NO_SWEEPS}
+    assert {path.resolve() for path in committed} == {path.resolve() for path in examples().values()}
+    assert examples().keys() >= {"regime_i", "mssp/q08", "completep-moe/fig02-full"}
 
 
 @pytest.mark.parametrize("name", sorted(examples()))
@@ -186,7 +185,7 @@ def test_an_example_is_written_and_can_be_planned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = hpxfer(capsys, "init", name, "new/folder")
-    path = Path("new", "folder", f"{name}.yaml")
+    path = Path("new", "folder", examples()[name].name)
     beside = sorted(examples()[name].parent.glob("*.py"))
     written = [path, *(path.with_name(each.name) for each in beside)]
     assert (code, out) == (0, "\n".join(["written:", *(f"  {each}" for each in written)]) + "\n")
@@ -194,8 +193,8 @@ def test_an_example_is_written_and_can_be_planned(
     is_checked = "hpxfer check --sweep" in path.read_text()
     assert f"hpxfer {'check --sweep' if is_checked else 'plan'} {path}" in err
     on: tuple[str, ...] = ()
-    if examples()[name].parent.name == "full":  # too large for a CPU, and its data is beside it
-        on = "--hardware", "h100"
+    if name.endswith("-full"):  # too large for a CPU, and its data is beside it
+        on = "--hardware", "b200"
         assert path.read_text() == examples()[name].read_text()
     elif recipe := (read_yaml(path).data.get("hps") or {}).get("recipe"):  # another sweep writes it
         (path.parent / recipe).parent.mkdir(parents=True)
@@ -237,11 +236,13 @@ def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, capsys: Capsys) -> 
 def test_the_list_says_what_each_example_asks(capsys: Capsys) -> None:
     code, out, _ = hpxfer(capsys, "init", "--list")
     assert code == 0
-    first, _, studies = out.partition("\n\nsweeps of studies:\n")
+    first, studies, figures = re.split("\n\nsweeps of studies:\n|\n\nand ", out)
     names, below = ([line.split()[0] for line in part.splitlines()] for part in (first, studies))
     assert (tuple(names), below) == (STARTS, sorted(below))
-    assert [*names, *below] == [*examples()]
-    assert re.findall(r"^  (\w+) +[A-Z].{,120}[.?)]$", out, re.MULTILINE) == [*examples()]
+    of_papers = [name for name in examples() if "/" in name]
+    assert [*names, *below, *of_papers] == [*examples()]
+    assert re.findall(r"^  (\w+) +[A-Z].{,120}[.?)]$", out, re.MULTILINE) == [*names, *below]
+    assert figures == f"{len(of_papers)} of figures of papers, such as {of_papers[-1]}: docs/papers.md\n"
     code, out, _ = hpxfer(capsys, "init", "--list", "--json")
     assert (code, list(json.loads(out))) == (0, [*examples()])
     assert all(json.loads(out).values())

@@ -38,8 +38,8 @@ PUBLISHED = ROOT / "results" / "published"
 SWEEPS = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "sweeps").rglob("*.yaml")
-    # Not those that start from the recipe of a sweep that is not published.
-    if "\nname:" in (text := "\n" + path.read_text()) and "results/chain-" not in text
+    # Not those that start from the recipe of a sweep that is not published. tests/docs holds the figures' to their ids.
+    if "\nname:" in (text := "\n" + path.read_text()) and "results/chain-" not in text and "papers" not in path.parts
 )
 FOLDERS = sorted(path.name for path in PUBLISHED.iterdir() if (path / "trials.parquet").exists())
 # Results with every statistic, and a recipe each: one HP, two HPs, the family mlp.

@@ -12,6 +12,7 @@ from made_results import DATA, trials_of
 from recorded_logger import Recorder
 from sweep_text import edited
 
+from hpxfer.cli.init import examples
 from hpxfer.errors import HpxferError
 from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, logger_kinds
 from hpxfer.loggers.names import ID_CHARACTERS, Names
@@ -130,9 +131,7 @@ def test_a_hostile_label_makes_a_legal_name(hostile: str, monkeypatch: Patch, tm
     assert (tmp_path / name).resolve().is_relative_to(tmp_path.resolve())
 
 
-@pytest.mark.parametrize(
-    "file", sorted({*SWEEPS.rglob("*.yaml")} - {*SWEEPS.glob("cluster/*")}), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("file", examples().values(), ids=examples())
 def test_every_trial_of_every_example_has_its_own_name(file: Path) -> None:
     recipe = SWEEPS.parent / "results" / "published" / "quickstart" / "recipe.yaml"  # for one that a sweep would write
     named = re.search(r"recipe: (\S+)", file.read_text(encoding="utf-8"))

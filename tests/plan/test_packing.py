@@ -19,7 +19,6 @@ from tiny_trials import BASE, JOINT, SETTING, trial
 from hpxfer.driver.prepared import prepare
 from hpxfer.model.cost import train_flops
 from hpxfer.plan.footprint import ONE, Way, stack_bytes
-from hpxfer.plan.hardware import hardware_named
 from hpxfer.plan.make import make_plan
 from hpxfer.plan.packing import (
     CPU,
@@ -320,16 +319,3 @@ def test_the_plan_says_how_a_batch_is_computed(tmp_path: Path) -> None:
         assert other.trial_s == pytest.approx(4 / 3 * one.trial_s)
     losses = (Balance(aux="switch"), Balance(aux="sequence"), Balance(aux="switch", load="last_step"))
     assert [loss.is_of_batch for loss in losses] == [True, False, False]  # it costs a forward pass
-
-
-@pytest.mark.first
-@pytest.mark.parametrize("name", ["h100", "h200"])
-def test_the_papers_sweeps_are_planned_without_a_caution(name: str, tmp_path: Path) -> None:
-    files = sorted((Path(__file__).parents[2] / "sweeps" / "full").glob("*.yaml"))
-    assert len(files) >= 4
-    for file in files:
-        sweep = prepare(file, results=tmp_path).expansion
-        plan = make_plan(sweep, (), hardware=hardware_named(name), price_per_hour=3.0, bench=tmp_path)
-        assert plan.unfit == ()
-        assert plan.cautions == ()
-        assert plan.price is not None

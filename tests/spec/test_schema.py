@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
+from hpxfer.cli.init import examples
 from hpxfer.recipe.start import load_sweep
 from hpxfer.registry import registry
 from hpxfer.spec import dump_sweep
@@ -17,9 +18,7 @@ from hpxfer.spec.load import sweep_schema
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[2]
-SWEEPS = sorted(
-    path for path in (ROOT / "sweeps").rglob("*.yaml") if "cluster" not in path.parts and path.name != "rayjob.yaml"
-)
+SWEEPS = sorted(examples().values())
 
 
 @pytest.fixture(scope="module")

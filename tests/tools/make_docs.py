@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import docs_commands as commands
+import docs_papers
 import docs_parts as parts
 import docs_sweep_file as sweep_file
 from compile_facts import facts_markdown
@@ -34,6 +35,7 @@ FILES: Mapping[str, Mapping[str, Part]] = {
         "thresholds": parts.thresholds_markdown,
     },
     "docs/error-rates.md": {"error_rates": parts.error_rates_markdown},
+    "docs/papers.md": {"papers": docs_papers.papers_markdown},
     "docs/predict.md": {"prediction": parts.prediction_text, "predict_rates": parts.predict_rates_markdown},
     "docs/results.md": {"columns": parts.columns_markdown},
     "docs/parameterizations.md": {
