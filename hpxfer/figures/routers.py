@@ -31,6 +31,7 @@ from hpxfer.figures.text import each, rows_of, why_no_rows, with_interval
 from hpxfer.host import CONTROL
 
 NOTHING = "no trial has a curve of its router"
+MOST_TITLED, TITLE_CHARACTERS = 3, 44  # the arms whose exponents stand above a panel, and the length of a line
 # What each panel is called, by metric.
 PANELS = {
     ENTROPY: "entropy of the gates / log M",
@@ -103,7 +104,7 @@ def routers_block(found: Found, axis: str, control: str | None = CONTROL) -> Blo
         "distance from the start, is in units of the std that the table draws the router with at that scale; where a "
         "router starts at zero it is absolute. Nothing is drawn at zero on a log axis, and what is zero or equal "
         "everywhere has no panel. Numbers above a panel are exponents of the scale at the end, with 95% "
-        "intervals.",
+        "intervals; of more than three arms they are in the CSV alone.",
         frame=rows,
         drawn=drawn,
         charts=(chart,),
@@ -142,12 +143,12 @@ def _finish(axes: Axes, metric: str, rows: pd.DataFrame, scale: str) -> None:
     else:
         axes.set_ylim(bottom=0)
     ends = at_end[at_end["exponent"].notna()].drop_duplicates("parameterization")
-    if len(ends):
+    if 0 < len(ends) <= MOST_TITLED:
         exponents = [
             f"{row.parameterization}: exponent {with_interval(row.exponent, row.exponent_low, row.exponent_high)}"
             for row in each(ends)
         ]
-        axes.set_title("\n".join(exponents), fontsize=style.SMALL)
+        axes.set_title("\n".join(style.wrapped(text, TITLE_CHARACTERS) for text in exponents), fontsize=style.SMALL)
 
 
 ROUTERS = HPFigure(
