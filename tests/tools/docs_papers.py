@@ -48,7 +48,7 @@ def papers_markdown(root: Path) -> str:
 def section(root: Path, paper: Mapping[str, Any]) -> str:
     """Return the heading, the source and the table of one paper."""
     rows = [_row(root, paper["paper"], row) for row in paper["rows"]]
-    headings = ("figure", "the paper's claim", "found", "picture", "run it", "the paper's size")
+    headings = ("figure", "the paper's claim", "found", "run it, and at the paper's size")
     return f"## {paper['title']}\n\n{paper['source']}.\n\n{table(headings, rows)}"
 
 
@@ -56,10 +56,13 @@ def _row(root: Path, paper: str, row: Mapping[str, str]) -> tuple[str, ...]:
     found = f"**{FOUND[row.get('found', 'open')]}**. {row.get('text', '')}"
     if "results" in row:
         found += f" `results/published/{row['results']}`"
-    picture = f'<img src="images/papers/{row["picture"]}" width="240">' if "picture" in row else ""
+    if "picture" in row:  # below the text, as a column of its own would be too narrow to see anything
+        picture = f"images/papers/{row['picture']}"
+        found += f'<br><a href="{picture}"><img src="{picture}" width="360"></a>'
     sweep = f"`sweeps/{row['sweep']}.yaml`" if "sweep" in row else ""
     run = f"`{row['command']}`" if "command" in row else sweep
-    return row["figure"], row["claim"], found, picture, run, _full(root, paper, row["full"]) if "full" in row else ""
+    full = [_full(root, paper, row["full"])] if "full" in row else []
+    return row["figure"], row["claim"], found, "<br><br>".join([run, *full])
 
 
 def _full(root: Path, paper: str, name: str) -> str:
