@@ -166,7 +166,8 @@ def draw(block: Block) -> Figure:
     frame = block.frame if block.drawn is None else block.drawn
     values = first.values(frame)
     with style.look():
-        size = {"columns": num if num > 1 else block.columns, "height": block.height, "foot": block.foot}
+        across = {1: block.columns, 4: 2}.get(num, num)  # four beside each other would cut their titles
+        size = {"columns": across, "height": block.height, "foot": block.foot}
         figure, grid = style.panels(block.title, num * len(values), **size)  # type: ignore[arg-type]
         handles: dict[str, Artist] = {}
         for i, value in enumerate(values):

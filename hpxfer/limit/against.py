@@ -164,7 +164,7 @@ def _compared(
     passes, finite, partly = _loss(results, line, updates)
     numbers = {"loss": (passes, finite)}
     if _is_probed(line.path[0], groups):
-        numbers["logit_variance"] = _logit_variance(results, line, updates)
+        numbers["logit_variance"] = _of_logits(results, line, updates)["logit_variance"]
     measured = []
     for name, (of, values) in numbers.items():
         limit, error = limits.series(name, of), limits.error(name, of)
@@ -200,10 +200,9 @@ def _beside_largest(results: Results, line: Line, why: str, updates: int, tolera
     """Return the rows of an arm whose largest shape stands for the limit: each seed is compared with itself there."""
     held_out = _held_out(line, updates)
     passes, finite, partly = _loss(results, line, updates)
-    of = {"loss": (passes, finite), "logit_variance": _logit_variance(results, line, updates)}
     every: list[Row] = []
-    for name, (steps, values) in of.items():
-        scale = _fall(values[-1], steps, held_out) if name == "loss" else float(values[-1].max(initial=0.0))
+    for name, (steps, values) in {"loss": (passes, finite), **_of_logits(results, line, updates)}.items():
+        scale = _fall(values[-1], steps, held_out) if name == "loss" else float(np.abs(values[-1]).max(initial=0.0))
         if scale:
             found = _deviations(line, values, values[-1], scale)
             every += _rows(name, found, steps, values, values[-1], held_out)
@@ -268,10 +267,13 @@ def _fall(limit: Floats, passes: Sequence[int], held_out: int | None) -> float:
     return float(fell[0] - fell.min()) or float(fell[0]) or 1.0
 
 
-def _logit_variance(results: Results, line: Line, updates: int) -> tuple[Sequence[int], Floats]:
-    """Return the steps at which trials logged the spread of the router's logits, and their variance [J, S, T]."""
-    passes, variance, _ = curve_of(results, line, "router_logit_spread", range(updates), power=2)
-    return passes, variance
+def _of_logits(results: Results, line: Line, updates: int) -> dict[str, tuple[Sequence[int], Floats]]:
+    """Return quantity -> the steps at which trials logged it of the router's logits, and its values [J, S, T]."""
+    curves = {"logit_variance": ("spread", 2), "logit_low": ("low", 1), "logit_high": ("high", 1)}
+    return {
+        name: curve_of(results, line, f"router_logit_{curve}", range(updates), power=power)[:2]
+        for name, (curve, power) in curves.items()
+    }
 
 
 def _deviations(

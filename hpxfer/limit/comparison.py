@@ -14,7 +14,7 @@ from hpxfer.limit.deviations import ALPHA, MOST_UNSEEN, RESOLVED, SLOWEST
 
 Verdict = Literal["agrees", "disagrees", "undecided", "not judged"]
 Row = dict[str, Any]
-MEANINGS = {"loss": "loss", "logit_variance": "variance of the router's logits"}
+MEANINGS = {"loss": "loss", "logit_variance": "variance of the router's logits"}  # what a limit is judged by
 
 _OF_ARM = {"arm": "the parameterization, and the axis along which it grows"}
 COLUMNS = {

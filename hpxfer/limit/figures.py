@@ -36,10 +36,11 @@ VERDICTS = {
     "undecided": "it is open whether the networks approach their limit",
     "not judged": "distance to the largest shape",
 }
-# Quantity -> the title of its panel, and its axis.
+# Quantities of a panel -> its title, and its axis.
 QUANTITIES = {
-    "loss": ("training loss: mean and spread of seeds", "loss"),
-    "logit_variance": ("pre-activations of the router", "variance over experts"),
+    ("loss",): ("training loss: mean and spread of seeds", "loss"),
+    ("logit_variance",): ("pre-activations of the router", "variance over experts"),
+    ("logit_low", "logit_high"): ("pre-activations of the router", "5% and 95% quantiles"),
 }
 NETWORK, MEAN, NOISE = "one network", "mean over seeds", "noise of the mean"
 
@@ -142,16 +143,16 @@ def _against_block(title: str, size: str, limit: str, updates: pd.DataFrame, siz
     left = [
         Chart(
             x="update",
-            lines=(Line(y="number", low="low", high="high", where={"quantity": name}),),
+            lines=tuple(Line(y="number", low="low", high="high", where={"quantity": name}) for name in names),
             color="curve",
             looks={**looks, limit: ("black", "", "--")},
             names={at: f"{size} {scale_text(at)}" for at in looks},
-            legend="below" if name == "loss" else "keys",
+            legend="below" if "loss" in names else "keys",
             titles={None: title},
             finish=partial(_end_numbers, y, float(of["limit"].min())),
         )
-        for name, (title, y) in QUANTITIES.items()
-        if len(of := seen[seen["quantity"] == name])
+        for names, (title, y) in QUANTITIES.items()
+        if len(of := seen[seen["quantity"].isin(names)])
     ]
     parts = {NETWORK: sizes["one_network"], MEAN: sizes["mean_minus_limit"], NOISE: sizes["noise"]}
     for name, power in ((NETWORK, -0.5), (MEAN, -1.0)):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpxfer.model.padded import padded
 
-LOW = 0.05  # the quantile of `margin_low`
+LOW = 0.05  # the quantile of `margin_low` and `logit_low`; `logit_high` is that of 1 - LOW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,7 @@ def router_measures(now: RouterView, first: RouterView | None) -> dict[str, Tens
     - `load_entropy`: entropy of the mean over samples of the normalized weights / log M. 1 is a fair load.
     - `logit_rms`; `logit_mean_rms`: RMS over samples of the mean over experts; `logit_spread`: RMS of the logits minus
       that mean. The squares of the last two add up to the square of the first.
+    - `logit_low`, `logit_high`: 5% and 95% quantile of the logits over samples and experts.
     - `margin_median`, `margin_low`: median and 5% quantile over samples of the margin: the smallest logit of an active
       expert minus the largest of one that is not. It is negative where a balancing rule chose against the logits.
     - `tied_share`: share of the samples whose margin is exactly zero.
@@ -72,6 +73,8 @@ def router_measures(now: RouterView, first: RouterView | None) -> dict[str, Tens
     out["logit_rms"] = rms(logits)
     out["logit_mean_rms"] = rms(mean)
     out["logit_spread"] = rms(logits - mean)
+    ascending = logits.flatten(1).sort(-1).values
+    out |= {"logit_low": _quantile(ascending, LOW), "logit_high": _quantile(ascending, 1 - LOW)}
     out["concentration_high"] = _mean_where(has_share, num_experts * share.amax(-1))
     out["concentration_low"] = _mean_where(has_share, num_experts * share.amin(-1))
     out["gate_slack"] = _mean((weights * (1 - weights)).flatten(1))

@@ -234,9 +234,13 @@ def test_experts_that_grow_alone_are_compared_with_the_largest_shape(of_experts:
     assert len(own) == 24
     logits = updates[(updates["quantity"] == "logit_variance") & (updates["size"] == 4) & (updates["update"] == 2)]
     assert logits["mean"].iloc[0] == pytest.approx((own**2).mean())
+    low, high = (updates[updates["quantity"] == name]["mean"] for name in ("logit_low", "logit_high"))
+    assert (low.to_numpy() <= high.to_numpy()).all()
+    assert (low.to_numpy() < high.to_numpy()).any()
     assert "How do distances go" not in found.table()
-    loss, logit, distance = chart.draw(against_blocks(found)["against-width-mup-iii"]).axes
-    assert [axes.get_title() for axes in (loss, logit)] == [title for title, _ in QUANTITIES.values()]
+    *panels, distance = chart.draw(against_blocks(found)["against-width-mup-iii"]).axes
+    assert [axes.get_title() for axes in panels] == [title for title, _ in QUANTITIES.values()]
+    assert len(panels[2].lines) == 2 * len(panels[1].lines)
     assert distance.get_xlabel().startswith("num_experts")
 
 

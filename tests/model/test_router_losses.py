@@ -205,6 +205,7 @@ def by_hand(now: RouterView, first: RouterView | None, k: int) -> dict[str, floa
     out["logit_mean_rms"] = math.sqrt(sum(m * m for m in means) / samples)
     away = [x - m for row, m in zip(logits, means, strict=True) for x in row]
     out["logit_spread"] = math.sqrt(sum(x * x for x in away) / len(away))
+    out["logit_low"], out["logit_high"] = (float(q) for q in np.quantile(every, [0.05, 0.95]))
     out["concentration_high"] = float(np.mean([experts * max(row) for row in shares]))
     out["concentration_low"] = float(np.mean([experts * min(row) for row in shares]))
     out["gate_slack"] = float(np.mean([w * (1 - w) for row in weights for w in row]))

@@ -63,7 +63,7 @@ def test_a_model_learns_classes_that_lie_apart(samples: Path) -> None:
 
 PROBED = sorted(probe_steps(STEPS))
 SOFT = {"entropy_of_all", "entropy_of_active", "load_entropy", "logit_rms", "logit_mean_rms", "logit_spread"}
-SOFT |= {"concentration_high", "concentration_low", "gate_slack"}
+SOFT |= {"logit_low", "logit_high", "concentration_high", "concentration_low", "gate_slack"}
 TOP = {"margin_median", "margin_low", "tied_share", "changed_share"}
 Array = Any
 
