@@ -21,8 +21,10 @@ def anchor(heading: str) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """Return the anchors of all headings of a page."""
-    return {anchor(text) for text in re.findall(r"^#{1,6} (.+)$", without_blocks(page), re.MULTILINE)}
+    """Return the anchors of all headings of a page, and those that it names itself."""
+    page = without_blocks(page)
+    headings = {anchor(text) for text in re.findall(r"^#{1,6} (.+)$", page, re.MULTILINE)}
+    return headings | set(re.findall(r'<a id="([\w-]+)">', page))
 
 
 def links(page: str) -> list[str]:

@@ -20,6 +20,7 @@ PRICE = 3.0  # dollars per hour of an H200; what a cloud asks differs
 FOUND = {
     "agrees": "agrees",
     "sign": "same sign",
+    "mixed": "mixed",
     "unseen": "not seen",
     "contradicts": "contradicts",
     "cannot": "cannot be asked",
@@ -46,23 +47,35 @@ def papers_markdown(root: Path) -> str:
 
 
 def section(root: Path, paper: Mapping[str, Any]) -> str:
-    """Return the heading, the source and the table of one paper."""
-    rows = [_row(root, paper["paper"], row) for row in paper["rows"]]
+    """Return the heading, the source, a link to each row, and the table of one paper."""
+    named = [(anchor(f"{paper['title']} {row['figure']}"), row) for row in paper["rows"]]
+    jumps = ", ".join(f"[{row['figure']}](#{name})" for name, row in named)
+    rows = [
+        (f'<a id="{name}"></a>{paper["title"]}, {row["figure"]}', *_row(root, paper["paper"], row))
+        for name, row in named
+    ]
     headings = ("figure", "the paper's claim", "found", "run it, and at the paper's size")
-    return f"## {paper['title']}\n\n{paper['source']}.\n\n{table(headings, rows)}"
+    return f"## {paper['title']}\n\n{paper['source']}.\n\n{jumps}.\n\n{table(headings, rows)}"
 
 
 def _row(root: Path, paper: str, row: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the cells of a row beside its name."""
     found = f"**{FOUND[row.get('found', 'open')]}**. {row.get('text', '')}"
     if "results" in row:
         found += f" `results/published/{row['results']}`"
     if "picture" in row:  # below the text, as a column of its own would be too narrow to see anything
         picture = f"images/papers/{row['picture']}"
         found += f'<br><a href="{picture}"><img src="{picture}" width="360"></a>'
-    sweep = f"`sweeps/{row['sweep']}.yaml`" if "sweep" in row else ""
+    sweep = _toy(root / f"sweeps/{row['sweep']}.yaml", root) if "sweep" in row else ""
     run = f"`{row['command']}`" if "command" in row else sweep
     full = [_full(root, paper, row["full"])] if "full" in row else []
-    return row["figure"], row["claim"], found, "<br><br>".join([run, *full])
+    return row["claim"], found, "<br><br>".join([run, *full])
+
+
+def _toy(file: Path, root: Path) -> str:
+    spec = load_sweep(file)
+    counts = (f"{len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}", f"{spec.training.steps:,} steps")
+    return f"`{file.relative_to(root)}`: {', '.join(counts)}"
 
 
 def _full(root: Path, paper: str, name: str) -> str:
