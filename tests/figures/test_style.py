@@ -139,3 +139,13 @@ def test_a_picture_does_not_depend_on_which_was_made_first() -> None:
     first, second = simple(), simple()
     svg, png = style.to_svg(first, "a"), style.to_png(first)
     assert (style.to_png(second), style.to_svg(second, "a")) == (png, svg)
+
+
+@given(st.lists(st.integers(3, 40), min_size=1, max_size=9))
+def test_a_legend_is_no_wider_than_its_figure(lengths: list[int]) -> None:
+    with style.look():
+        figure, (axes,) = style.panels("a title", 1)
+        handles = [axes.plot([0, 1], [0, 1], label="mssp-iii "[: length % 7] + "n" * length)[0] for length in lengths]
+        style.legend_below(figure, handles, columns=5)
+        style.lay_out(figure)
+    assert figure.legends[0].get_window_extent().width <= figure.bbox.width
