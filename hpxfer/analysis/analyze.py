@@ -171,8 +171,9 @@ def analyze(results: Results, loss: str | None = None, references: References | 
     with over their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
 
     >>> analysis = hpxfer.analyze(hpxfer.load_results("results/published/quickstart"))
-    >>> analysis.found("improvement").title  # does a larger model always win?
-    'width: completep-moe yes, sp no'
+    >>> gains = analysis.found("gains").frame  # does a larger model always win?
+    >>> gains.groupby("parameterization")["monotone"].first().to_dict()
+    {'completep-moe': True, 'sp': False}
     """
     references = references or References()
     if references.arm is not None:

@@ -83,5 +83,5 @@ def test_parameterizations_are_compared_along_the_width(run: Callable[..., tuple
     found = dict(re.findall(r"^(\S+) +(transfers|drifts) +drift ", printed, re.MULTILINE))
     assert found == {"completep-moe": "transfers", "sp": "drifts"}
     assert shown == 2
-    gains = re.findall(r"^(\S+) +width 64 -> 128 +gain ([+-]\d\.\d+) nats$", printed, re.MULTILINE)
+    gains = re.findall(r"^(\S+) +to width 128 +gain ([+-]\d\.\d+) nats$", printed, re.MULTILINE)
     assert {name: float(gain) > 0 for name, gain in gains} == {"completep-moe": True, "sp": False}

@@ -233,7 +233,7 @@ def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
     assert section.not_drawn == []
     assert [table.title.partition("?")[0] for table in section.tables] == [
         "Which base is large enough",
-        "Does a larger model always win",
+        "Does a larger model always win at the same HPs, and by how much",
     ]
     assert section.trials(10**6).num_trials == 192
     page = (tmp_path / "page" / "report.html").read_text()

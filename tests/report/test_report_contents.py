@@ -131,17 +131,17 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tmp_path: Path) -> None:
-    step = {"axis": "width", "parameterization": "sp", "gain_nats": 0.1, "low": 0.05, "monotone": True}
+    step = {"axis": "width", "parameterization": "sp", "gain_nats": 0.1, "gain_low_nats": 0.05, "monotone": True}
     without = tuple((f"width {name} lr", "one shape alone") for name in "abcdef")
     analysis = bare_analysis(
         load_results(write_store(tmp_path)),
-        improvement=of_rows("improvement", [step], title="width: sp yes"),
+        gains=of_rows("gains", [step], title="width: sp yes"),
         collapse=of_rows("collapse", [], unknown=without),
     )
     (table,) = analysis_tables(analysis)
-    assert table.title == "Does a larger model always win? width: sp yes"
+    assert table.title == "Does a larger model always win at the same HPs, and by how much? width: sp yes"
     row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
-    assert row == {"axis": "width", "parameterization": "sp", "gain nats": 0.1, "low": 0.05, "monotone": True}
+    assert row == {"axis": "width", "parameterization": "sp", "gain nats": 0.1, "gain low nats": 0.05, "monotone": True}
     assert unknown(analysis) == (
         "From which step do the losses of shapes part? (width a lr, width b lr, width c lr, width d lr and 2 more): "
         "one shape alone",
@@ -160,7 +160,7 @@ def test_the_text_has_a_line_per_statistic_and_tables_that_are_short(tmp_path: P
     def text(num: int) -> list[str]:
         analysis = bare_analysis(
             load_results(tmp_path),
-            improvement=of_rows("improvement", [step] * num, title="sp yes"),
+            gains=of_rows("gains", [step] * num, title="sp yes"),
             loss_fits=of_rows("loss_fits", [{"parameterization": "x" * (MOST_CHARACTERS + 1)}], title="too wide"),
             stability=of_rows("stability", [drawn], title="far"),
             collapse_curves=of_rows("collapse_curves", [drawn]),
@@ -173,7 +173,7 @@ def test_the_text_has_a_line_per_statistic_and_tables_that_are_short(tmp_path: P
     first, *table, last, fits = text(MOST_ROWS)
     ends = ["How many octaves is the optimum from divergence? far"]
     ends += ["How does the loss fall with the logarithm of the parameters? too wide"]
-    assert first == "Does a larger model always win? sp yes"
+    assert first == "Does a larger model always win at the same HPs, and by how much? sp yes"
     assert [last, fits] == ends
     assert sum("sp" in line for line in table) == MOST_ROWS
     assert text(MOST_ROWS + 1) == [first, *ends]
@@ -181,8 +181,8 @@ def test_the_text_has_a_line_per_statistic_and_tables_that_are_short(tmp_path: P
 
 def test_losses_that_are_no_nats_have_their_own_unit_in_tables(tmp_path: Path) -> None:
     found = of_rows("loss_fits", [{"slope": -0.1}], title="nats per doubling of active parameters: sp -0.100")
-    step = of_rows("improvement", [{"gain_nats": 0.1}])
-    bare = bare_analysis(load_results(write_store(tmp_path)), improvement=step, loss_fits=found)
+    step = of_rows("gains", [{"gain_nats": 0.1}])
+    bare = bare_analysis(load_results(write_store(tmp_path)), gains=step, loss_fits=found)
     gains, fits = analysis_tables(replace(bare, judged=JudgedLoss(unit="squared error")))
     assert [column.name for column in gains.columns] == ["gain squared error"]
     assert fits.title.endswith("squared error per doubling of active parameters: sp -0.100")

@@ -331,7 +331,7 @@ def test_a_sweep_of_fixed_hps_says_what_a_larger_shape_gains_and_has_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_store(tmp_path / "small", ("lr: {log2: [-9, -4]}", "lr: [0.015625]"))
-    opening = "How does the loss change with the scale at the same HPs? width: completep-moe -0."
+    opening = "Does a larger model always win at the same HPs, and by how much? width: completep-moe -0."
     code, text, _ = command(monkeypatch, capsys, str(folder))
     assert (code, text.startswith(opening)) == (0, True)
     assert "(each next shape is surely better)" in text

@@ -1,4 +1,4 @@
-"""Improvement with size, load balance, and experts against their size."""
+"""Gains with size, load balance, and experts against their size."""
 
 from __future__ import annotations
 
@@ -15,38 +15,50 @@ from found_rows import rows
 
 from hpxfer.analysis import Found
 from hpxfer.analysis.statistics.experts_size import EXPERTS_SIZE, NO_GROUP, experts_against_size
-from hpxfer.analysis.statistics.improvement import gain_rows, steps_between
+from hpxfer.analysis.statistics.gains import gain_rows
 from hpxfer.analysis.statistics.routers import BALANCE
 from hpxfer.analysis.statistics.transferred import TrainedShape
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses, loss_grids
 
 
-def steps(*losses: Mapping[int, float]) -> list[SimpleNamespace]:
-    """Return the steps between shapes, each twice as large as the one before."""
-    return rows(steps_between([32 * 2**i for i in range(len(losses))], losses))
+def gains(*losses: Mapping[int, float]) -> list[SimpleNamespace]:
+    """Return the rows of shapes, each twice as large as the one before."""
+    return rows(gain_rows([(f"w{2**i}", 2.0**i, of) for i, of in enumerate(losses)]))
 
 
-def test_paired_steps_see_what_unpaired_ones_would_not() -> None:
-    lucky = {0: 3.0, 1: 3.5, 2: 4.0}
-    (step,) = rows(steps_between([64, 32], [{seed: loss - 0.1 + 0.001 * seed for seed, loss in lucky.items()}, lucky]))
-    assert (step.scale, step.next_scale, step.num_seeds, step.monotone) == (32, 64, 3, True)
-    assert step.gain_nats == pytest.approx(0.099)
+LUCKY = {0: 3.0, 1: 3.5, 2: 4.0}
+FALLS = tuple({seed: loss - 0.1 * i + 0.001 * seed * i for seed, loss in LUCKY.items()} for i in range(3))
+
+
+def test_gains_and_their_slope_are_paired_by_seed_and_ordered_by_scale() -> None:
+    first, second, last = gains(*FALLS)
+    assert (first.shape, last.shape, last.num_seeds) == ("w1", "w4", 3)
+    assert (first.loss_nats, first.lowest_nats, first.highest_nats) == pytest.approx((3.5, 3.0, 4.0))
+    assert first.gain_nats is None
+    assert (second.gain_nats, last.slope_nats) == pytest.approx((0.099, -0.099))
+    assert first.slope_low_nats < -0.099 < first.slope_high_nats < 0, "luck, which all shapes share, is no noise"
+    assert 0 < second.gain_low_nats < 0.099 < second.gain_high_nats
+    assert {row.monotone for row in (first, second, last)} == {True}
+    assert rows(gain_rows([("w2", 2.0, FALLS[1]), ("w1", 1.0, LUCKY)]))[1].gain_nats == pytest.approx(0.099)
 
 
 def test_a_larger_shape_that_is_surely_worse_is_told_from_noise() -> None:
     base = {0: 3.0, 1: 3.1, 2: 3.05}
-    (worse,) = steps(base, {seed: loss + 0.1 + 0.001 * seed for seed, loss in base.items()})
-    (noise,) = steps(base, {0: 3.1, 1: 3.0, 2: 3.05})
-    assert (worse.monotone, noise.monotone) == (False, None)
+    worse = gains(base, {seed: loss + 0.1 + 0.001 * seed for seed, loss in base.items()})
+    noise = gains(base, {0: 3.1, 1: 3.0, 2: 3.05})
+    assert (worse[0].monotone, noise[0].monotone) == (False, None)
 
 
-def test_one_seed_tells_nothing_and_divergence_leaves_a_step_out() -> None:
-    (single,) = steps({0: 3.0}, {0: 2.9})
-    assert (single.low, single.monotone) == (None, None)
-    gone = steps({0: 3.0, 1: 3.0}, {0: math.inf, 1: 2.9}, {2: 2.8})
-    assert [(step.scale, step.next_scale) for step in gone] == [(32, 64), (64, 128)]
-    assert all((step.gain_nats, step.num_seeds, step.monotone) == (None, 0, None) for step in gone)
+def test_one_seed_tells_nothing_and_divergence_leaves_gains_out() -> None:
+    _, single = gains({0: 3.0}, {0: 2.9})
+    assert single.gain_nats == pytest.approx(0.1)
+    assert (single.gain_low_nats, single.slope_low_nats, single.monotone) == (None, None, None)
+    _, gone, other = gains({0: 3.0, 1: 3.0}, {0: math.inf, 1: 2.9}, {2: 2.8})
+    assert (gone.loss_nats, gone.gain_nats, other.gain_nats, other.monotone) == (None, None, None, None)
+    assert (other.loss_nats, other.slope_nats) == (2.8, None)
+    *_, worst = gains(*FALLS, {**FALLS[2], 0: math.inf}, LUCKY, {seed: loss + 1 for seed, loss in LUCKY.items()})
+    assert worst.monotone is False, "one sure loss is enough, whatever diverged before it"
 
 
 SHAPE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
@@ -177,19 +189,3 @@ def test_one_seed_has_no_interval() -> None:
     for row in planted(0.02, seeds=1):
         assert row.slope_nats_per_doubling is not None
         assert (row.slope_low, row.se_nats) == (None, None)
-
-
-def test_gains_are_a_slope_with_an_error_and_what_each_next_shape_does() -> None:
-    lucky = {0: 3.0, 1: 3.5, 2: 4.0}
-    falls = [(f"w{2**i}", 2.0**i, {s: loss - 0.1 * i + 0.001 * s * i for s, loss in lucky.items()}) for i in range(3)]
-    first, *_, last = rows(gain_rows(falls[::-1]))
-    assert (first.shape, last.shape, last.num_seeds) == ("w1", "w4", 3)
-    assert first.slope_nats == pytest.approx(-0.099)
-    assert first.slope_low_nats < -0.099 < first.slope_high_nats < 0  # seeds are paired
-    assert first.next_shapes == "each next shape is surely better"
-    *_, (_, _, losses) = falls
-    diverged = [*falls, ("w8", 8.0, {**losses, 0: math.inf}), ("w16", 16.0, {s: x + 1 for s, x in losses.items()})]
-    *_, unknown, worst = rows(gain_rows(diverged))
-    assert unknown.loss_nats is None
-    assert worst.next_shapes == "2 of 4 next shapes surely better"
-    assert rows(gain_rows([(name, at, {0: x[0]}) for name, at, x in falls[:2]]))[0].slope_low_nats is None
