@@ -92,7 +92,6 @@ FIGURES: Rows[FigureKind] = Rows(
         "base-choice": "hpxfer.figures.base_choice:BASE_CHOICE",
         "stability": "hpxfer.figures.stability:STABILITY",
         "training": "hpxfer.figures.training:TRAINING",
-        "errors": "hpxfer.figures.errors:ERRORS",
         "steps-to-loss": "hpxfer.figures.steps_to_loss:STEPS_TO_LOSS",
         "collapse": "hpxfer.figures.collapse:COLLAPSE",
         "normalized-collapse": "hpxfer.figures.collapse:NORMALIZED_COLLAPSE",

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
+from hpxfer.analysis.statistics.statistic import Chart, Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, Transferred, curves_by_trial, transferred
 from hpxfer.host import is_control, scale_text
-from hpxfer.intervals import Floats, mean_interval
+from hpxfer.intervals import mean_interval
 from hpxfer.store import ERROR_COLUMNS
 
 TRAIN = {"train_top5_error": "top-5 training error", "train_error": "training error"}  # arms differ in the first known
@@ -31,7 +31,6 @@ COLUMNS = {
     "train_error": "the same, where the first class counts",
     "validation_top5_error": "share of the held-out samples",
     "validation_error": "the same, where the first class counts",
-    **{f"{name}_se": f"standard error of {name}; None with one seed" for name in ERRORS},
     "against": "the arm that this arm is compared with; None for that arm itself",
     "compared": "the error that is compared",
     "difference_points": "that error minus the one of the other arm at this shape, in points, paired by seed",
@@ -48,11 +47,8 @@ def error_difference(of_seed: Mapping[int, float], other: Mapping[int, float]) -
     if not by_seed.size:
         return {}
     mean, low, high = mean_interval(by_seed)
-    return {"difference_points": mean, "difference_se": _se(by_seed), "low_points": low, "high_points": high}
-
-
-def _se(values: Floats) -> float | None:
-    return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else None
+    se = float(by_seed.std(ddof=1)) / math.sqrt(by_seed.size) if by_seed.size > 1 else None
+    return {"difference_points": mean, "difference_se": se, "low_points": low, "high_points": high}
 
 
 def _by_seed(
@@ -100,18 +96,18 @@ def _errors(inputs: Inputs) -> Found:
             unknown.append((f"{' '.join(finding.key)} {inputs.hp}", NO_BASE_VALUE))
         for one in known.along[finding.key]:
             errors = found[(*finding.key, one.row.shape)]
-            values = {name: np.array(list(by_seed.values())) for name, by_seed in errors.items() if by_seed}
-            unknown += [] if values else [(f"{' '.join(finding.key)} {one.row.shape}", NO_ERRORS)]
-            row = {"shape": one.row.shape, "scale": one.row.scale, "num_seeds": len(errors[compared])}
-            row |= {name: float(of_seeds.mean()) for name, of_seeds in values.items()}
-            row |= {f"{name}_se": _se(of_seeds) for name, of_seeds in values.items()}
+            means = {name: float(np.mean(list(by_seed.values()))) for name, by_seed in errors.items() if by_seed}
+            unknown += [] if means else [(f"{' '.join(finding.key)} {one.row.shape}", NO_ERRORS)]
+            row = {"shape": one.row.shape, "scale": one.row.scale, "num_seeds": len(errors[compared]), **means}
             other = found.get((finding.axis, against, one.row.shape), {}).get(compared, {})
             rows.append({**of, **row, **(error_difference(errors[compared], other) if of["against"] else {})})
     frame = frame_of(rows, COLUMNS)
-    return Found(frame=frame, title=by_axis(frame, lambda rows: listed(list(said(rows)))), unknown=tuple(unknown))
+    title = by_axis(frame, lambda rows: listed(list(_said(rows))))
+    chart = Chart(x="scale", y=compared, color="parameterization", panel="axis", log=("x",))
+    return Found(frame=frame, title=title, unknown=tuple(unknown), chart=chart)
 
 
-def said(frame: pd.DataFrame) -> Iterator[str]:
+def _said(frame: pd.DataFrame) -> Iterator[str]:
     """Yield by how many points each arm is lower or higher than the one it is compared with, at the largest shape."""
     for name, rows in arms(frame):
         last: Any = rows.sort_values("scale").iloc[-1]
@@ -136,8 +132,8 @@ def said(frame: pd.DataFrame) -> Iterator[str]:
 CLASSIFICATION_ERRORS = Statistic(
     name="errors",
     title="Which arm makes fewer errors at the transferred HP?",
-    note="Errors are shares of the samples, as means over seeds with standard errors. Differences of arms are in "
-    "points, paired by seed, with 95% intervals.",
+    note="Errors are shares of the samples, as means over seeds. Differences of arms are in points, paired by seed, "
+    "with 95% intervals.",
     compute=_errors,
     columns=COLUMNS,
     hidden=("scale_name", "hp", "compared"),

@@ -116,9 +116,9 @@ def _said(frame: pd.DataFrame) -> Iterator[str]:
 GAINS = Statistic(
     name="gains",
     title="Does a larger model always win at the same HPs, and by how much?",
-    note="Losses at the same HPs at every shape of an axis, as means over seeds; the band is their range. Gains over the "
-    "shape before are paired over seeds; 95% intervals. Monotone: yes if every gain is surely above zero, no if one is "
-    "surely below, empty if the seeds do not tell.",
+    note="Losses at the same HPs at every shape of an axis, as means over seeds; the band is their range. Gains over "
+    "the shape before are paired over seeds; 95% intervals. Monotone: yes if every gain is surely above zero, no if "
+    "one is surely below, empty if the seeds do not tell.",
     compute=_gains,
     columns=COLUMNS,
     of_lines=True,

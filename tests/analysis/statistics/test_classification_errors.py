@@ -12,7 +12,6 @@ from found_rows import rows
 
 from hpxfer.analysis import Found
 from hpxfer.analysis.statistics.errors import CLASSIFICATION_ERRORS
-from hpxfer.figures.errors import errors_block
 
 LUCK = (0.0, 0.1, 0.2)  # of a seed, at every arm: no noise of a difference
 NOISE = (-0.001, 0.0, 0.001)
@@ -63,7 +62,7 @@ def test_errors_are_means_over_the_final_window_and_arms_are_paired_by_seed() ->
     _, mup, _, mssp = rows(found.frame)
     assert (mup.train_top5_error, mssp.train_top5_error) == pytest.approx((0.3, 0.25))
     assert (mup.validation_top5_error, mup.validation_error) == pytest.approx((0.35, 0.7))
-    assert mup.train_top5_error_se == pytest.approx(0.1 / math.sqrt(3))
+    assert (found.chart.y if found.chart else None) == "train_top5_error"
     assert (mup.against, mssp.against, mup.num_seeds) == (None, "mup", 3)
     assert (mssp.difference_points, mssp.difference_se) == pytest.approx((-5, 0.1 / math.sqrt(3)))
     assert mssp.low_points < -5 < mssp.high_points < 0
@@ -87,11 +86,3 @@ def test_a_diverged_seed_leaves_a_shape_without_errors_and_says_so() -> None:
 def test_trials_without_errors_have_no_rows_and_nothing_is_unknown() -> None:
     found = errors_of(("mup", 0.2), known=False)
     assert (found.frame.empty, found.title, found.unknown) == (True, "", ())
-
-
-def test_the_figure_has_a_line_per_arm_and_the_compared_arm_is_dashed() -> None:
-    block = errors_block(errors_of(("mup", 0.2), ("mssp", 0.15)), "width")
-    assert not isinstance(block, str)
-    assert [chart.lines[0].y for chart in block.charts] == ["train_top5_error", "validation_top5_error"]  # type: ignore[attr-defined]
-    looks = block.charts[0].looks  # type: ignore[attr-defined]
-    assert (looks["mup"][2:], looks["mssp"][2:]) == (("--",), ())
