@@ -23,7 +23,7 @@ TOYS = [path for path in sorted(SWEEPS.glob("*/*.yaml")) if not path.stem.endswi
 FULL = sorted(SWEEPS.glob("*/*-full.yaml"))
 # How many figures and tables each paper has; sub-figures that ask other questions count.
 ROWS = {"completep-moe": 21, "complete-mue": 14, "why-routers-freeze": 16, "mssp": 59}
-NOT_RUN = 3  # rows that say so
+NOT_RUN = 0  # rows that say so
 BEYOND_AN_H200 = {"complete-mue/fig08-full"}  # 6.29B parameters in float32 beside their moments
 
 
