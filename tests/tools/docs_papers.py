@@ -24,7 +24,6 @@ FOUND = {
     "unseen": "not seen",
     "contradicts": "contradicts",
     "cannot": "cannot be asked",
-    "open": "not run yet",
 }
 KEYS = {"figure", "claim", "found", "text", "sweep", "command", "results", "picture", "full"}
 
@@ -40,7 +39,7 @@ def papers_markdown(root: Path) -> str:
     every = papers(root)
     rows = []
     for paper in every:
-        counts = Counter(row.get("found", "open") for row in paper["rows"])
+        counts = Counter(row["found"] for row in paper["rows"])
         link = f"[{paper['title']}](#{anchor(paper['title'])})"
         rows.append((link, str(counts.total()), *(str(counts[key]) for key in FOUND)))
     return "\n\n".join([table(("paper", "rows", *FOUND.values()), rows), *(section(root, paper) for paper in every)])
@@ -60,7 +59,7 @@ def section(root: Path, paper: Mapping[str, Any]) -> str:
 
 def _row(root: Path, paper: str, row: Mapping[str, str]) -> tuple[str, ...]:
     """Return the cells of a row beside its name."""
-    found = f"**{FOUND[row.get('found', 'open')]}**. {row.get('text', '')}"
+    found = f"**{FOUND[row['found']]}**. {row['text']}"
     if "results" in row:
         found += f" `results/published/{row['results']}`"
     if "picture" in row:  # below the text, as a column of its own would be too narrow to see anything
