@@ -27,7 +27,7 @@ SWEEPS = (
     *("quickstart", "transfer", "lr_init", "mixtral", "mixtral_complete_mue", "qwen3_moe", "mixtral_width"),
     *("mixtral_half", "init_matrices_300", "init_all_300", "init_all_1000", "init_all_const", "init_all_small"),
     *("init_all_wide", "init_all_half", "init_lr_300", "init_lr_1000", "init_lr_const", "init_lr_small"),
-    *("init_lr_wide", "mlp-search", "mlp-search-absolute", "mlp-search-onwards", *ROUTERS),
+    *("far_axes", "init_lr_wide", "mlp-search", "mlp-search-absolute", "mlp-search-onwards", *ROUTERS),
     *("regime-i", "regime-ii", "regime-iii", "softmax-collapse"),
 )
 
