@@ -27,9 +27,10 @@ SWEEPS = (
     *("quickstart", "transfer", "lr_init", "mixtral", "mixtral_complete_mue", "qwen3_moe", "mixtral_width"),
     *("mixtral_half", "init_matrices_300", "init_all_300", "init_all_1000", "init_all_const", "init_all_small"),
     *("init_all_wide", "init_all_half", "init_lr_300", "init_lr_1000", "init_lr_const", "init_lr_small"),
-    *("far_axes", "init_lr_wide", "mlp-search", "mlp-search-absolute", "mlp-search-onwards", *ROUTERS),
+    *("init_lr_wide", "mlp-search", "mlp-search-absolute", "mlp-search-onwards", *ROUTERS),
     *("regime-i", "regime-ii", "regime-iii", "softmax-collapse"),
 )
+WITHOUT_CURVES = ("far_axes",)  # stored for its verdicts alone
 
 
 @cache
@@ -45,7 +46,7 @@ def test_every_cell_of_a_published_sweep_has_its_result(name: str) -> None:
     assert results.problems == ()
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", [*SWEEPS, *WITHOUT_CURVES])
 def test_a_published_sweep_is_the_committed_sweep_file(name: str) -> None:
     # A file may ask for more seeds than were published, where a verdict of one's own takes them.
     ours, theirs = load_sweep(_file(name)), published(name).spec
