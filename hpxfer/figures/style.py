@@ -42,10 +42,7 @@ SVG_DPI = 72  # matplotlib's SVG is measured in points
 TICKS = 6  # intervals per axis at most: each label costs time to lay out and bytes to write
 MAX_POINTS = 300  # per line
 TITLE_CHARACTERS = 84  # per line of a title across the page
-LEGEND_CHARACTERS, KEY_CHARACTERS = (
-    120,
-    8,
-)  # of a legend across the page, and of the key and the gaps of one entry in it
+LEGEND_SHARE = 0.99  # of a figure's width at most: formats round the lengths of texts each in its own way
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "figure.autolayout": False,  # a figure's own layout is the only one
@@ -209,13 +206,11 @@ def log_losses(axes: Axes) -> None:
 
 def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int, title: str | None = None) -> None:
     """Add a legend below all panels, with at most so many columns, and no more than the page is wide."""
-    lengths = [len(str(handle.get_label())) + KEY_CHARACTERS for handle in handles]
-    fitting = (
-        num
-        for num in range(min(len(handles), columns), 1, -1)
-        if sum(max(part) for part in np.array_split(lengths, num)) <= LEGEND_CHARACTERS  # as matplotlib fills columns
-    )
-    figure.legend(handles=handles, title=title, loc="outside lower center", ncols=next(fitting, 1))
+    for num in range(min(len(handles), columns), 0, -1):
+        legend = figure.legend(handles=handles, title=title, loc="outside lower center", ncols=num)
+        if num == 1 or legend.get_window_extent().width <= LEGEND_SHARE * figure.bbox.width:
+            return
+        legend.remove()
 
 
 def lay_out(figure: Figure) -> None:

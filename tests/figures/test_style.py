@@ -145,7 +145,7 @@ def test_a_picture_does_not_depend_on_which_was_made_first() -> None:
 def test_a_legend_is_no_wider_than_its_figure(lengths: list[int]) -> None:
     with style.look():
         figure, (axes,) = style.panels("a title", 1)
-        handles = [axes.plot([0, 1], [0, 1], label="mssp-iii "[: length % 7] + "n" * length)[0] for length in lengths]
+        handles = [axes.plot([0, 1], [0, 1], label="mssp-iii "[: length % 7] + "m" * length)[0] for length in lengths]
         style.legend_below(figure, handles, columns=5)
         style.lay_out(figure)
     assert figure.legends[0].get_window_extent().width <= figure.bbox.width
