@@ -42,7 +42,7 @@ SVG_DPI = 72  # matplotlib's SVG is measured in points
 TICKS = 6  # intervals per axis at most: each label costs time to lay out and bytes to write
 MAX_POINTS = 300  # per line
 TITLE_CHARACTERS = 84  # per line of a title across the page
-LEGEND_SHARE = 0.99  # of a figure's width at most: formats round the lengths of texts each in its own way
+LEGEND_SHARE = 0.99  # of a figure's width at most: an SVG and a PNG round the lengths of texts differently
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "figure.autolayout": False,  # a figure's own layout is the only one
@@ -205,7 +205,7 @@ def log_losses(axes: Axes) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int, title: str | None = None) -> None:
-    """Add a legend below all panels, with at most so many columns, and no more than the page is wide."""
+    """Add a legend below all panels, with at most so many columns, and fewer where it would be wider than the page."""
     for num in range(min(len(handles), columns), 0, -1):
         legend = figure.legend(handles=handles, title=title, loc="outside lower center", ncols=num)
         if num == 1 or legend.get_window_extent().width <= LEGEND_SHARE * figure.bbox.width:

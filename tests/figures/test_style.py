@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.transforms import BboxBase
 
 from hpxfer.figures import style
 
@@ -141,11 +142,23 @@ def test_a_picture_does_not_depend_on_which_was_made_first() -> None:
     assert (style.to_png(second), style.to_svg(second, "a")) == (png, svg)
 
 
-@given(st.lists(st.integers(3, 40), min_size=1, max_size=9))
-def test_a_legend_is_no_wider_than_its_figure(lengths: list[int]) -> None:
+def legend_of(labels: list[str]) -> tuple[BboxBase, BboxBase]:
+    """Return the places of a legend with these entries, and of its figure, in pixels."""
     with style.look():
         figure, (axes,) = style.panels("a title", 1)
-        handles = [axes.plot([0, 1], [0, 1], label="mssp-iii "[: length % 7] + "m" * length)[0] for length in lengths]
+        handles = [axes.plot([0, 1], [0, 1], label=label)[0] for label in labels]
         style.legend_below(figure, handles, columns=5)
         style.lay_out(figure)
-    assert figure.legends[0].get_window_extent().width <= figure.bbox.width
+    (legend,) = figure.legends
+    return legend.get_window_extent(), figure.bbox
+
+
+@given(st.lists(st.integers(3, 40), min_size=1, max_size=9))
+def test_a_legend_is_no_wider_than_its_figure(lengths: list[int]) -> None:
+    legend, page = legend_of(["mssp-iii "[: length % 7] + "m" * length for length in lengths])
+    assert legend.width <= page.width
+
+
+def test_a_legend_takes_one_line_where_that_is_wide_enough() -> None:
+    assert legend_of(["sp"] * 5)[0].height == legend_of(["sp"])[0].height
+    assert legend_of(["m" * 40] * 5)[0].height > legend_of(["m" * 40])[0].height
