@@ -60,7 +60,9 @@ Parameterization = Annotated[
     Option("--parameterization", help="A table, or an arm of the sweep by its label or name; default: the first."),
 ]
 Conventions = Annotated[Texts, Option("--convention", metavar="KEY=VALUE", help="Of the table; may be repeated.")]
-Optimizer = Annotated[Text, Option("--optimizer", help="adamw or sgd; default: the sweep's, recipe's or table's.")]
+Optimizer = Annotated[
+    Text, Option("--optimizer", help="adamw, sgd or muon; default: the sweep's, recipe's or table's.")
+]
 Base = Annotated[
     Text,
     Option(metavar="SHAPE", help="Judge as if this shape were the base, e.g. w64 or 'width 64'; default: the sweep's."),

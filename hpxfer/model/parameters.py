@@ -14,13 +14,15 @@ PROBE_SAMPLES = 64
 class ParameterSpec:
     """One named parameter of a model. It has a copy in each of `blocks`, or one copy outside the blocks if empty.
 
-    Matrices are [in, out]. Those of experts are [experts, in, out].
+    Matrices are [in, out]. Those of experts are [experts, in, out]. The `heads` of attention lie side by side in the
+    columns of a matrix, or in the rows of the output's.
     """
 
     name: str
     role: str
     size: tuple[int, ...]
     blocks: Sequence[int] = ()
+    heads: int = 1
 
     @property
     def layers(self) -> int:

@@ -16,6 +16,7 @@ from hpxfer.recipe import Recipe, load_sweep, own_roles, stated
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization, resolve
 from hpxfer.scaling.explain import BaseValues, Explanation, explain
+from hpxfer.scaling.muon import by
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
@@ -44,12 +45,15 @@ class Explained:
         )
 
 
-def layout_numbers(tensors: Iterable[ParameterSpec], values: Mapping[str, Multipliers]) -> tuple[TensorNumbers, ...]:
+def layout_numbers(
+    tensors: Iterable[ParameterSpec], values: Mapping[str, Multipliers], optimizer: Column
+) -> tuple[TensorNumbers, ...]:
     """Return what the tensors of a family's layout get."""
     return tuple(
         numbers_of(
             one.role,
             values[one.role],
+            by=by(optimizer, one.role),
             name=one.name,
             size=one.size,
             note=f"in {one.layers} blocks" if one.blocks else None,
@@ -90,7 +94,7 @@ def explain_sweep(
     numbers = resolve(*known, learned_bias_std=setting.mlp.learned_bias_std)
     return Explained(
         roles=found,
-        tensors=layout_numbers(FAMILIES.get(setting.family).parameters(shape, setting), numbers),
+        tensors=layout_numbers(FAMILIES.get(setting.family).parameters(shape, setting), numbers, found.optimizer),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
     )
 

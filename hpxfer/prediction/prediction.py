@@ -153,7 +153,7 @@ def target_hps(recipe: Recipe, target: Shape, setting: Setting) -> TargetHPs:
                 trained = resolve(*known, learned_bias_std=setting.mlp.learned_bias_std)
                 values = {**values, BALANCED: trained[BALANCED]}
             tensors = FAMILIES.get(setting.family).parameters(target, setting)
-            rows = layout_numbers(tensors, values)
+            rows = layout_numbers(tensors, values, recipe.column)
         except HpxferError as error:
             return TargetHPs(why_not=str(error))
     said: dict[str, Any] = {

@@ -93,6 +93,7 @@ class HPsPart(Part):
     """The base HPs. `multipliers` holds the constant multipliers by dotted name."""
 
     lr: float
+    adamw_lr: float = 0.0
     init_scale: float
     residual_scale: float
     weight_decay: float

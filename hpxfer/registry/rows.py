@@ -70,6 +70,9 @@ class Rows(Generic[Row]):
     spellings to the name, which is what files and messages say.
     """
 
+    options: ClassVar[str | None] = None
+    """A pattern of the names that carry options, where a kind has such."""
+
     def __init__(self, kind: str, builtin: Mapping[str, str], also: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self._builtin = dict(builtin)

@@ -8,9 +8,10 @@ from typing import Literal
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.muon import kind_of, moves, muon_of
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Column, Conventions, Row, Table
+from hpxfer.scaling.table import Column, Conventions, MuonRow, Row, Table
 from hpxfer.scaling.tables import OWN, is_known, table_of
 
 
@@ -86,7 +87,8 @@ def resolve(
 ) -> dict[str, Multipliers]:
     """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at `target`.
 
-    The `lr` of `router_bias` is the rate of the balancing rule. With `learned_bias_std` the optimizer trains the bias,
+    Under Muon, the roles that AdamW moves have the base LR `adamw_lr`, and the eps of the others is of no use. The `lr`
+    of `router_bias` is the rate of the balancing rule. With `learned_bias_std` the optimizer trains the bias,
     which starts at this std at every shape, and has an LR as other roles do. The forward multiplier of a branch is the
     whole factor of its output: residual_scale times 1/num_active of the base times `forward_mult` times the factor of
     the table.
@@ -95,7 +97,10 @@ def resolve(
     out = {}
     for role, factor in factors.items():
         learned = role == "router_bias" and learned_bias_std is not None
-        lr = hps.router_bias_lr if role == "router_bias" and not learned else hps.lr
+        by_adamw = muon_of(optimizer) is not None and not moves(optimizer, role)
+        lr = hps.adamw_lr if by_adamw else hps.lr
+        if role == "router_bias" and not learned:
+            lr = hps.router_bias_lr
         out[role] = Multipliers(
             init_std=learned_bias_std or 0.0 if learned else base_init_std(role, base, init, hps) * factor.init_std,
             lr=lr * hps.get(f"{role}.lr_mult") * factor.lr,
@@ -200,7 +205,7 @@ class Parameterization:
 
     def zero_router(self, optimizer: Column) -> bool:
         """Return whether routers start at exact zero, with nothing added, so that all experts are equal at first."""
-        rows = self.rows(optimizer) if is_known(self.name) and optimizer in self.table.rows else ()
+        rows = self.rows(optimizer) if is_known(self.name) and kind_of(optimizer) in self.table.rows else ()
         is_zero = any(row.role == "router" and row.init_std == ZERO for row in rows)
         return is_zero and not self.structure().router_bias_std
 
@@ -209,12 +214,16 @@ class Parameterization:
 
         The row of `router_bias` is that of the balancing rule or, with `trained_bias`, of a bias that is trained.
         """
-        column = self.table.rows.get(optimizer)
+        kind, conventions = kind_of(optimizer), dict(self.conventions)
+        column = self.table.rows.get(kind)
         if column is None:
             legal = ", ".join(self.table.rows)
-            raise HpxferError(f"parameterization {self.name}: the source has no {optimizer} column; it has: {legal}")
+            raise HpxferError(f"parameterization {self.name}: the source has no {kind} column; it has: {legal}")
         try:
-            rows = column(dict(self.conventions))
+            rows = column(conventions)
+            if kind == "muon" and not moves(optimizer, "router"):
+                by_adam = {row.role: row for row in self.table.rows["adam"](conventions)}
+                rows = tuple(by_adam[row.role] if row.role == "router" else row for row in rows)
         except HpxferError as error:
             raise HpxferError(f"parameterization {self.name}: {error}") from None
         return tuple(map(_trained, rows)) if trained_bias else rows
@@ -290,17 +299,19 @@ def evaluate(
     choice: Parameterization, base: Shape, target: Shape, optimizer: Column = "adam", *, trained_bias: bool = False
 ) -> dict[str, Multipliers]:
     """Return role -> factors of `target` relative to `base`. `trained_bias` is as in `Parameterization.rows`."""
-    at = ratios(base, target)
-    return {
-        row.role: Multipliers(
+    at, muon, out = ratios(base, target), muon_of(optimizer), {}
+    for row in choice.rows(optimizer, trained_bias=trained_bias):
+        beyond = 1.0
+        if muon is not None and isinstance(row, MuonRow):
+            beyond = muon.beyond(row.role, reference(base), reference(target))
+        out[row.role] = Multipliers(
             init_std=row.init_std(at),
-            lr=row.lr(at),
+            lr=row.lr(at) / beyond,
             eps=row.eps(at),
-            weight_decay=row.weight_decay(at),
+            weight_decay=row.weight_decay(at) * beyond,
             forward=row.forward(at),
         )
-        for row in choice.rows(optimizer, trained_bias=trained_bias)
-    }
+    return out
 
 
 def evaluate_globals(choice: Parameterization, base: Shape, target: Shape) -> Globals:

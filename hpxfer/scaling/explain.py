@@ -25,13 +25,15 @@ from hpxfer.scaling.evaluate import (
     resolve_globals,
 )
 from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.muon import by, muon_of
 from hpxfer.scaling.numbers import OF_ROLE, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import FACTORS, Column, Convention, Row, Table
+from hpxfer.scaling.table import FACTORS, Column, Convention, MuonRow, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-# Column of a table -> the optimizer that people name.
-OPTIMIZERS: dict[Column, str] = {"adam": "adamw", "sgd": "sgd"}
+# Column of a table -> the optimizer that people name, where the two differ.
+OPTIMIZERS: dict[Column, str] = {"adam": "adamw"}
 
 
 _SCALE_OF_ALL = "init_scale multiplies the init std of embedding and position too"
@@ -68,7 +70,7 @@ class Explanation:
         out: dict[str, Any] = {
             "parameterization": self.choice.name,
             "conventions": dict(self.choice.conventions),
-            "optimizer": OPTIMIZERS[self.optimizer],
+            "optimizer": OPTIMIZERS.get(self.optimizer, self.optimizer),
             "base": self.base.dims(),
             "target": self.target.dims(),
             "roles": _plain(self.factors),
@@ -87,7 +89,7 @@ class Explanation:
         """Return the explanation as aligned text: factors with their monomials, absolute values, and warnings."""
         parts = [
             [
-                f"{self.choice.label()} ({self.choice.table.source}), {OPTIMIZERS[self.optimizer]}",
+                f"{self.choice.label()} ({self.choice.table.source}), {OPTIMIZERS.get(self.optimizer, self.optimizer)}",
                 f"base    {_spell_shape(self.base, self.target, 'target')}",
                 f"target  {_spell_shape(self.target, self.base, 'base')}",
             ],
@@ -98,7 +100,9 @@ class Explanation:
             ],
         ]
         for at, values in self.values.items():
-            lines = number_lines([numbers_of(row.role, values[row.role]) for row in self.rows], OF_ROLE)
+            lines = number_lines(
+                [numbers_of(row.role, values[row.role], by=by(self.optimizer, row.role)) for row in self.rows], OF_ROLE
+            )
             of_none = self.global_values[at]
             last = f"betas {of_none.beta1:.6g}, {of_none.beta2:.6g}; route scale {of_none.route_scale:g}"
             parts.append([f"Values at the {at}", *lines, last])
@@ -110,9 +114,14 @@ class Explanation:
         """Return what belongs to no role, and sentences on what changes apart from numbers."""
         table, factors, structure = self.choice.table, self.globals, self.choice.structure()
         out = [f"route scale (gates that sum to one): {_factor_cell(factors.route_scale, str(table.route_scale))}"]
-        if self.optimizer == "adam":
+        if self.optimizer != "sgd":
             beta = _factor_cell(factors.one_minus_beta, str(table.one_minus_beta))
             out.append(f"1 - beta1 and 1 - beta2: {beta}")
+        if (muon := muon_of(self.optimizer)) is not None:
+            out.append(
+                f"Muon moves {', '.join(row.role for row in self.rows if row.role in muon.roles)} by LR times "
+                f"{muon.formula}; AdamW moves the others at adamw_lr"
+            )
         if structure.tied_experts:
             out.append("init: all experts of a layer start from the same draw, and train on their own")
         if std := structure.router_bias_std:
@@ -123,8 +132,15 @@ class Explanation:
 
     def _factor_cells(self, row: Row) -> tuple[str, ...]:
         factors = self.factors[row.role]
-        cells = (_factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FACTORS)
-        return (row.role, *cells, row.source)
+        cells = {name: _factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FACTORS}
+        muon = muon_of(self.optimizer)
+        if isinstance(row, MuonRow) and muon is not None and muon.scale != "spectral":  # s is no monomial
+            cells["lr"] = f"{factors.lr:.6g} ({row.lr} sqrt(out/in) / s)"
+            if row.weight_decay != ZERO:
+                cells["weight_decay"] = f"{factors.weight_decay:.6g} ({row.weight_decay} s / sqrt(out/in))"
+        if by(self.optimizer, row.role) == "muon":
+            cells["eps"] = "-"
+        return (row.role, *cells.values(), row.source)
 
 
 def explain(
@@ -197,7 +213,7 @@ def parameterizations_to_dict() -> dict[str, Any]:
             "adam_axes": list(table.adam_axes),
             "fixed": list(_fixed(table)),
             "regime": table.regime,
-            "optimizers": [OPTIMIZERS[column] for column in table.rows],
+            "optimizers": [OPTIMIZERS.get(column, column) for column in table.rows],
             "conventions": {key: _convention_to_dict(convention) for key, convention in table.conventions.items()},
             "doc": table.doc,
         }
@@ -214,7 +230,7 @@ def _table_text(table: Table) -> str:
             f"  {table.doc}",
             f"  axes:        {', '.join(table.axes)}{adam}",
             f"  fixed:       {', '.join(_fixed(table))}",
-            f"  optimizers:  {', '.join(OPTIMIZERS[column] for column in table.rows)}",
+            f"  optimizers:  {', '.join(OPTIMIZERS.get(column, column) for column in table.rows)}",
             f"  conventions: {defaults or 'none'}",
         ]
     )

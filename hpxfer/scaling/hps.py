@@ -18,6 +18,7 @@ class HPs:
     """Base hyperparameters. `multipliers` holds pairs (`role.lr_mult`, value); those that equal 1 are left out."""
 
     lr: float
+    adamw_lr: float = 0.0  # under Muon, of the tensors that AdamW moves; 0: another optimizer
     init_scale: float = 1.0
     residual_scale: float = 1.0
     weight_decay: float = 0.0

@@ -21,6 +21,7 @@ JOIN = "+"  # between the roles of the matrices in one tensor
 COLUMNS = {
     "name": "tensor",
     "role": "role",
+    "by": "by",
     "size": "size",
     "init": "init std",
     "lr": "peak LR",
@@ -30,16 +31,20 @@ COLUMNS = {
     "forward": "forward",
     "note": "",
 }
-OF_TENSOR = ("name", "role", "size", "init", "lr", "eps", "weight_decay")
-OF_ROLE = ("role", "init", "lr", "log2_lr", "eps", "weight_decay", "forward")
+OF_TENSOR = ("name", "role", "by", "size", "init", "lr", "eps", "weight_decay")
+OF_ROLE = ("role", "by", "init", "lr", "log2_lr", "eps", "weight_decay", "forward")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNumbers:
-    """What one tensor gets. A tensor that the optimizer does not update has no LR, eps and weight decay."""
+    """What one tensor gets. A tensor that the optimizer does not update has no LR, eps and weight decay.
+
+    A matrix that Muon moves has no eps, and its LR is that before the scale of its size.
+    """
 
     name: str = ""  # of a role as a whole, none
     role: str  # joined by + if the tensor holds several matrices
+    by: str = ""  # under Muon, which of its two parts moves it: muon or adamw
     size: tuple[int, ...] = ()
     init: float | str  # a standard deviation, `ones` or `zeros`
     lr: float | None  # peak
@@ -54,20 +59,22 @@ class TensorNumbers:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data without the forward multiplier, which belongs to a place in the model and to no tensor."""
-        return {name: value for name, value in asdict(self).items() if name != "forward"} | {"size": list(self.size)}
+        left_out = ("forward",) if self.by else ("forward", "by")
+        return {name: value for name, value in asdict(self).items() if name not in left_out} | {"size": list(self.size)}
 
 
 def numbers_of(
-    role: str, at: Multipliers, *, name: str = "", size: tuple[int, ...] = (), note: str | None = None
+    role: str, at: Multipliers, *, by: str = "", name: str = "", size: tuple[int, ...] = (), note: str | None = None
 ) -> TensorNumbers:
-    """Return the row of a tensor whose role has these absolute numbers."""
+    """Return the row of a tensor whose role has these absolute numbers. `by` is as `hpxfer.scaling.muon.by` has it."""
     return TensorNumbers(
         name=name,
         role=role,
+        by=by,
         size=size,
         init="ones" if ROLES[role.split(JOIN)[0]] == "ones" else at.init_std or "zeros",
         lr=at.lr,
-        eps=at.eps,
+        eps=None if by == "muon" else at.eps,
         weight_decay=at.weight_decay,
         forward=at.forward,
         note=note,
@@ -75,7 +82,12 @@ def numbers_of(
 
 
 def number_lines(rows: Iterable[TensorNumbers], columns: Sequence[str] = OF_TENSOR) -> list[str]:
-    """Return the columns of the frame as aligned lines: the header, then one line per row."""
+    """Return the columns of the frame as aligned lines: the header, then one line per row.
+
+    The column `by` is left out where there is one optimizer.
+    """
+    rows = list(rows)
+    columns = [name for name in columns if name != "by" or any(row.by for row in rows)]
     return aligned([[COLUMNS[name] for name in columns], *([_cell(row, name) for name in columns] for row in rows)])
 
 

@@ -39,6 +39,14 @@ FAN_IN: dict[str, str] = {
     "dense_out": "dense_width",
 }
 
+# Matrix role -> dimension of Shape that is its fan-out. The fan-out of all other hidden matrices is the width.
+FAN_OUT: dict[str, str] = {
+    "attn_q": "attention_width",
+    **dict.fromkeys(("attn_k", "attn_v"), "kv_width"),
+    "router": "num_experts",
+    **{f"{kind}_{part}": f"{kind}_width" for kind in ("expert", "shared", "dense") for part in ("in", "gate")},
+}
+
 # Matrices between features whose numbers both grow with the width: all but the readout. A router counts as one.
 HIDDEN: tuple[str, ...] = tuple(role for role, kind in ROLES.items() if kind == "matrix" and role != "readout")
 
@@ -46,3 +54,8 @@ HIDDEN: tuple[str, ...] = tuple(role for role, kind in ROLES.items() if kind == 
 def fan_in_dim(role: str) -> str:
     """Return the name of the dimension that is the fan-in of this role."""
     return FAN_IN.get(role, "width")
+
+
+def fan_out_dim(role: str) -> str:
+    """Return the name of the dimension that is the fan-out of a hidden matrix."""
+    return FAN_OUT.get(role, "width")

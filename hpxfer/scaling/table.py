@@ -11,7 +11,10 @@ from hpxfer.scaling.monomial import ONE, SYMBOLS, Monomial
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 
-Column = Literal["adam", "sgd"]  # of a table, one per kind of optimizer
+# Of a table, one per kind of optimizer: adam, sgd or muon. Where a column is asked for, muon may carry its options, as
+# in `muon[scale=original]`: see `hpxfer.scaling.muon`.
+Column = str
+COLUMNS = ("adam", "sgd", "muon")
 Regime = Literal["I", "II", "III"]
 # What may differ from the base along an axis of a table. `scaling.coverage.MOVES` has what each covers.
 AXES = (
@@ -44,6 +47,10 @@ class Row:
 
 
 FACTORS = tuple(each.name for each in fields(Row) if each.name not in ("role", "source", "trained_lr"))
+
+
+class MuonRow(Row):
+    """The row of a matrix that Muon moves: `lr` is that under its scale sqrt(out/in), and follows under another one."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +138,16 @@ class Table:
             raise HpxferError(f"parameterization {self.name}: regime must be I, II or III, got {self.regime!r}")
         if not self.rows:
             raise HpxferError(f"parameterization {self.name}: rows must have a column for adam or sgd, got none")
+        if "muon" in self.rows and "adam" not in self.rows:
+            raise HpxferError(
+                f"parameterization {self.name}: rows must have adam beside muon, which moves matrices only"
+            )
         defaults = {key: convention.default for key, convention in self.conventions.items()}
         others = [(key, value) for key, convention in self.conventions.items() for value in convention.values()]
         for optimizer, column in self.rows.items():
             where = f"parameterization {self.name}, {optimizer}"
-            if optimizer not in ("adam", "sgd"):
-                raise HpxferError(f"{where}: a column must be adam or sgd; rename it in rows")
+            if optimizer not in COLUMNS:
+                raise HpxferError(f"{where}: a column must be {', '.join(COLUMNS)}; rename it in rows")
             _require_rows(where, column(defaults))
             for key, value in others:
                 try:

@@ -56,6 +56,8 @@ class ArmHPs(Section):
 
     lr: Number | None = None
     """The learning rate."""
+    adamw_lr: Number | None = None
+    """Under Muon, the learning rate of what AdamW moves."""
     init_scale: Number | None = None
     """The factor of the init std of every matrix."""
     residual_scale: Number | None = None
@@ -69,7 +71,7 @@ class ArmHPs(Section):
     beta2: Number | None = None
     """The second beta of AdamW."""
     momentum: Number | None = None
-    """The momentum of SGD."""
+    """The momentum of SGD or of Muon."""
     router_bias_lr: Number | None = None
     """The rate of the rule that balances the experts through the router bias."""
     aux_weight: Number | None = None

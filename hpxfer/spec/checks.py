@@ -156,6 +156,11 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     yield from _balance(spec, roles)
     for name, value in hps.multipliers.items():
         yield from _given(spec, ("hps", "multipliers", name), name, value, roles)
+    if hps.adamw_lr is None and "adamw_lr" in rows_of("optimizer").get(spec.training.optimizer).hps:
+        yield (
+            ("hps", "adamw_lr"),
+            f"must be given with {spec.training.optimizer}, as AdamW moves what is no hidden matrix",
+        )
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and any(map(_unknown_hp, spec.grid)):
         return  # one of them may be meant as lr
@@ -215,7 +220,7 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
     if why is not None:
         return f"{name} has no effect: {why}"
     if not dot:
-        unused = name in ("eps", "beta1", "beta2", "momentum") and name not in optimizer.hps
+        unused = name in ("adamw_lr", "eps", "beta1", "beta2", "momentum") and name not in optimizer.hps
         return f"{name} has no effect under {optimizer.name}" if unused else None
     multiplies = kind == "forward_mult"
     there = [each for each in roles if each != "readout" or not spec.model.tied_embeddings]

@@ -364,12 +364,19 @@ class Registered:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Offer an editor the names known here. Any other text is legal too where a plug-in may register it."""
-        names = {"enum": list(rows_of(self._kind).names())}
+        rows = rows_of(self._kind)
+        names: dict[str, Any] = {"enum": list(rows.names())}
+        if rows.options is not None:
+            return {"anyOf": [names, {"type": "string", "pattern": rows.options}]}
         return {"anyOf": [names, handler(schema)]} if self._kind in KINDS else names
 
     def _known(self, name: str, info: ValidationInfo) -> str:
         rows = rows_of(self._kind)
+        try:
+            name = rows.spelled(name)
+        except HpxferError as error:
+            raise PydanticCustomError("unregistered", "{why}", {"why": str(error)}) from None
         if name not in rows and name not in (info.context or {}).get(self._kind, ()):
             why = f"unknown {self._kind} {shown(name)}; {nearest(name, rows.names())}"
             raise PydanticCustomError("unregistered", "{why}", {"why": why})
-        return rows.spelled(name)
+        return name

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpxfer.errors import HpxferError, cut, first_line
-from hpxfer.store.schema import CURVES, SCHEMA_VERSION, TRIALS, VERSION_KEY
+from hpxfer.store.schema import ADDED, CURVES, SCHEMA_VERSION, TRIALS, VERSION_KEY
 
 Kind = Literal["trials", "curves"]
 # There is one spelling per number, so that two files never share a number.
@@ -115,7 +115,7 @@ def check(path: Path, schema: pa.Schema) -> tuple[()]:
 def read_trials(path: Path) -> pa.Table:
     """Return the rows of a file of TRIALS, coded (see `plain`). Raise Unreadable if it is not a complete one."""
     with _opened(path, TRIALS, _TEXTS) as file:
-        found = file.read()
+        found = _with_added(file.read())
         if why := why_too_long(found):
             raise Unreadable(why)
         return coded(found)
@@ -134,6 +134,15 @@ def plain(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     target = pa.schema([TRIALS.field(name) for name in rows.column_names], metadata=TRIALS.metadata)
     for start in range(0, len(rows), _PLAIN_ROWS):
         yield from rows.slice(start, _PLAIN_ROWS).cast(target).to_batches()
+
+
+def _with_added(rows: pa.Table) -> pa.Table:
+    """Return rows with the columns that their file lacks because it is older."""
+    for name, value in ADDED.items():
+        if name not in rows.column_names:
+            column = pa.repeat(pa.scalar(value, TRIALS.field(name).type), len(rows))
+            rows = rows.append_column(TRIALS.field(name), column)
+    return rows
 
 
 class CurvesOnDisk:
@@ -207,10 +216,12 @@ def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
 def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
     for field in schema:
         index = found.get_field_index(field.name)
+        if index < 0 and field.name in ADDED:
+            continue
         if index < 0 or found.field(index).type != field.type:
             raise Unreadable(f"has no column {field.name} of type {field.type}")
-    if len(found) != len(schema):
-        raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")
+    if beyond := set(found.names) - set(schema.names):
+        raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(beyond))}")
 
 
 def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file_bytes: int) -> str | None:

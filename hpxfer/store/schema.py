@@ -31,6 +31,8 @@ def _schema(*fields: pa.Field) -> pa.Schema:
 SHAPE_COLUMNS = tuple(dim.name for dim in fields(Shape))
 # Parts of the setting that only the built-in families, or only a user's own trainer, have -> what null stands for.
 UNKNOWN_SETTING = {"context": 1, "vocab_size": 0, "tokenizer": "none", "trainer": ""}
+# Columns that files lack which were written before them -> what that stands for.
+ADDED = {"adamw_lr": 0.0}
 UNKNOWN_DIMS = {"own": "", "num_groups": 1}  # what null stands for, where it is not 0
 
 
@@ -71,13 +73,14 @@ TRIALS = _schema(
     _field("dense_width", _INT, "1", "hidden features of a dense FFN; 0 if no block has one", null=True),
     _field("base_shape", _TEXT, "JSON", "the shape, with batch and steps, that the HPs belong to"),
     _field("lr", _FLOAT, "1", "base HP: peak learning rate"),
+    _field("adamw_lr", _FLOAT, "1", "base HP: under Muon, peak learning rate of what AdamW moves; else 0"),
     _field("init_scale", _FLOAT, "1", "base HP: factor on the init std that init_scale_of names"),
     _field("residual_scale", _FLOAT, "1", "base HP: factor on every residual branch"),
     _field("weight_decay", _FLOAT, "1", "base HP: weight decay"),
     _field("eps", _FLOAT, "1", "base HP: Adam's eps"),
     _field("beta1", _FLOAT, "1", "base HP: Adam's beta1"),
     _field("beta2", _FLOAT, "1", "base HP: Adam's beta2"),
-    _field("momentum", _FLOAT, "1", "base HP: momentum of SGD"),
+    _field("momentum", _FLOAT, "1", "base HP: momentum of SGD or Muon"),
     _field("router_bias_lr", _FLOAT, "1", "base HP: rate of the expert balancing rule"),
     _field("aux_weight", _FLOAT, "1", "base HP: weight of the balancing loss"),
     _field("z_weight", _FLOAT, "1", "base HP: weight of the router's z-loss"),
@@ -90,7 +93,7 @@ TRIALS = _schema(
     _field("data_digest", _TEXT, "text", "hash of the data"),
     _field("batch_tokens", _INT, "tokens", "tokens of one step"),
     _field("steps", _INT, "1", "training steps"),
-    _field("optimizer", _TEXT, "text", "adamw or sgd"),
+    _field("optimizer", _TEXT, "text", "adamw, sgd or muon, with its options"),
     _field("precision", _TEXT, "text", "type that the model computes in"),
     _field("trainer", _TEXT, "JSON", "entry, code and args of a user's own trainer", null=True),
     _field("plugins", _TEXT, "JSON", "kind:name -> digest of what the trial uses of plug-ins", null=True),

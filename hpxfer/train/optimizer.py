@@ -5,7 +5,8 @@
 Only exactly rounded operations (+, -, *, /, sqrt) touch the parameters. A trial's bits therefore do not depend on where
 its elements fall in a vector register, that is, on the stack. On a CPU the work goes block by block to stay in the
 cache, and where no trial of a role has weight decay, its factor of 1 is left out. With Triton kernels a block is a
-whole copy of a parameter. The rule's kernel updates it in one pass, or `update` does if the rule has no kernel.
+whole copy of a parameter. The rule's kernel updates it in one pass, or `update` does if the rule has no kernel. Muon
+takes whole matrices: batched products, whose bits do not depend on how many matrices there are.
 
 Letters: R roles, K trials.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,6 +94,13 @@ class StackOptimizer:
         low, high = ranks.bounds(layout)[ranks.rank : ranks.rank + 2]
         self._low, shard = low, flat[low:high]
         self._rule, self._layout, self._backend = OPTIMIZERS.get(name), layout, backend
+        # Of what is updated as matrices: name -> the parameter, and what the rule needs to know of it.
+        matrices = self._rule.matrices
+        self._matrices = {
+            spec.name: (spec, matrices.scaled(spec))
+            for spec in layout.parameters
+            if matrices is not None and spec.role in matrices.roles
+        }
         self._roles = sorted({spec.role for spec in layout.parameters})
         self._role_index = {spec.name: self._roles.index(spec.role) for spec in layout.parameters}
         size, device = (len(self._roles), layout.num_trials), flat.device
@@ -110,7 +118,8 @@ class StackOptimizer:
         self._kernel = self._rule.kernel if backend.is_triton else None
         limit = flat.numel() if backend.is_triton else BLOCK_ELEMENTS
         parameters, *moments = (layout.part(vector, low) for vector in (shard, *self._moments))
-        self._blocks = _cut_blocks(parameters, moments, limit, buffered=self._kernel is None)
+        buffered = {name for name in parameters if self._kernel is None or name in self._matrices}
+        self._blocks = _cut_blocks(parameters, moments, limit, buffered=buffered, whole=set(self._matrices))
 
     def set_hps(
         self,
@@ -165,25 +174,28 @@ class StackOptimizer:
         lr_RK = self._lr * factor
         keep_RK = torch.where(self.alive, 1 - lr_RK * self._weight_decay, 1.0).float()
         numbers = self._rule.numbers(lr_RK, self._betas, self._powers.mul_(self._betas))
-        numbers = {name: value.float().unsqueeze(-1) for name, value in numbers.items()}
-        if self._kernel is not None:
-            for block in self._blocks:
-                row, g = self._role_index[block.name], grads[block.name][block.layer].flatten(1)
-                at = self._numbers_at(numbers, row)
-                self._kernel(block.parameters, g, block.moments, at, keep_RK[row], self.alive)
-            return
+        numbers = {name: value.float().unsqueeze(-1) for name, value in {**numbers, "peak_lr": lr_RK}.items()}
         # Reading a flag on a CPU costs nothing, and spares a pass. With Triton kernels the step may be captured.
         dead = None if not self._backend.is_triton and bool(self.alive.all()) else (~self.alive).unsqueeze(1)
         of_roles = [(self._numbers_at(numbers, row), keep_RK[row].unsqueeze(-1)) for row in range(len(self._roles))]
         for block in self._blocks:
-            g = grads[block.name][block.layer].flatten(1)
-            self._update_block(block, g, *of_roles[self._role_index[block.name]], dead)
+            row, g = self._role_index[block.name], grads[block.name][block.layer].flatten(1)
+            at, keep = of_roles[row]
+            if self._kernel is None or block.name in self._matrices:
+                self._update_block(block, g, at, keep, dead)
+            else:
+                self._kernel(block.parameters, g, block.moments, at, keep_RK[row], self.alive)
 
     def eps(self) -> dict[str, Tensor]:
         """Return role -> eps [K] float32, nothing where the rule reads none."""
         if "eps" not in self._rule.hps:
             return {}
-        return {role: self._eps[row].squeeze(-1) for row, role in enumerate(self._roles)}
+        return {role: self._eps[row].squeeze(-1) for row, role in enumerate(self._roles) if role in self._with_eps}
+
+    @property
+    def _with_eps(self) -> set[str]:
+        """The roles whose update has an eps: those that are not updated as matrices."""
+        return set(self._roles) - {spec.role for spec, _ in self._matrices.values()}
 
     def below_eps(self) -> dict[str, Tensor]:
         """Return role -> the share [K] float64 of its elements whose gradients are below eps, after a step.
@@ -194,16 +206,18 @@ class StackOptimizer:
             return {}
         numbers = self._rule.numbers(self._lr, self._betas, self._powers)
         numbers = {name: value.float().unsqueeze(-1) for name, value in numbers.items()}
-        counts = dict.fromkeys(self._roles, 0)
-        below = {role: torch.zeros_like(self.alive, dtype=torch.int64) for role in self._roles}
+        counts = dict.fromkeys(self._with_eps, 0)
+        below = {role: torch.zeros_like(self.alive, dtype=torch.int64) for role in counts}
         moments = [self._layout.weights(moment) for moment in self._moments]
         for spec in self._layout.parameters:
+            if spec.role not in counts:
+                continue
             at = self._numbers_at(numbers, self._role_index[spec.name])
             counts[spec.role] += spec.numel * spec.layers
             for copy in range(spec.layers):
                 of_copy = tuple(moment[spec.name][copy].flatten(1) for moment in moments)
                 below[spec.role] += self._rule.below_eps(of_copy, at).sum(1)
-        return {role: below[role].double() / counts[role] for role in self._roles}
+        return {role: below[role].double() / counts[role] for role in counts}
 
     def _numbers_at(self, numbers: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
         """Return the numbers of one role, [K, 1] float32 each."""
@@ -223,7 +237,11 @@ class StackOptimizer:
             g = g[block.trials, block.elements]
         if len(keep) != len(g):
             keep, at = keep[block.trials], {name: value[block.trials] for name, value in at.items()}
-        self._rule.update(g, block.moments, at, out)
+        if self._rule.matrices is not None and block.name in self._matrices:
+            spec, known = self._matrices[block.name]
+            self._rule.matrices.update(g, spec, block.moments[0], at, known, out)
+        else:
+            self._rule.update(g, block.moments, at, out)
         if dead is not None:
             out.masked_fill_(dead[block.trials], 0.0)
         if self._backend.is_triton or self._decays[self._role_index[block.name]]:
@@ -245,16 +263,25 @@ def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH, ranks
             copy.flatten(1).mul_(scale)
 
 
-def _cut_blocks(weights: Weights, moment_views: Sequence[Weights], limit: int, *, buffered: bool) -> list[Block]:
+def _cut_blocks(
+    weights: Weights,
+    moment_views: Sequence[Weights],
+    limit: int,
+    *,
+    buffered: Collection[str],
+    whole: Collection[str],
+) -> list[Block]:
     """Return blocks of at most `limit` elements: several whole trials, or pieces of one trial.
 
-    If `buffered`, they share a buffer of the size of the largest block. Empty copies have no block.
+    Of the names in `whole` no trial is cut. Those in `buffered` share a buffer of the size of the largest block. Empty
+    copies have no block.
     """
-    largest = max(copy.numel() for copies in weights.values() for copy in copies)
-    first = next(iter(weights.values()))[0]
-    buffer = first.new_empty(min(limit, largest) if buffered else 0)
+    limits = {name: max(limit, copies[0][:1].numel() if name in whole else 0) for name, copies in weights.items()}
+    sizes = [min(limits[name], max(copy.numel() for copy in weights[name])) for name in buffered]
+    buffer = next(iter(weights.values()))[0].new_empty(max(sizes, default=0))
     out = []
     for name, copies in weights.items():
+        limit = limits[name]
         for layer, copy in enumerate(copies):
             rows = copy.flatten(1)
             if not rows.numel():
@@ -264,16 +291,17 @@ def _cut_blocks(weights: Weights, moment_views: Sequence[Weights], limit: int, *
                 for low in range(0, rows.shape[1], limit):
                     span = slice(row, row + height), slice(low, low + limit)
                     parameters = rows[span]
-                    whole = parameters.shape == rows.shape
+                    is_all = parameters.shape == rows.shape
+                    own_buffer = buffer[: parameters.numel()].view(parameters.shape) if name in buffered else buffer[:0]
                     out.append(
                         Block(
                             name=name,
                             layer=layer,
                             trials=span[0],
-                            elements=None if whole else span[1],
+                            elements=None if is_all else span[1],
                             parameters=parameters,
                             moments=tuple(views[name][layer].flatten(1)[span] for views in moment_views),
-                            buffer=buffer[: parameters.numel()].view(parameters.shape) if buffered else buffer,
+                            buffer=own_buffer,
                         )
                     )
     return out

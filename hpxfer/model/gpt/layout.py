@@ -71,8 +71,11 @@ def _attention(shape: Shape, setting: Setting) -> list[ParameterSpec]:
     roles = {name: name for name in sizes}
     if setting.attention_gate:
         sizes["attn_gate"], roles["attn_gate"] = (width, heads), "attn_q"
-    blocks = range(shape.depth)
-    return [ParameterSpec(name=name, role=roles[name], size=size, blocks=blocks) for name, size in sizes.items()]
+    count = {name: shape.key_heads if name in ("attn_k", "attn_v") else shape.query_heads for name in sizes}
+    return [
+        ParameterSpec(name=name, role=roles[name], size=size, blocks=range(shape.depth), heads=count[name])
+        for name, size in sizes.items()
+    ]
 
 
 def _routers(shape: Shape, setting: Setting) -> list[ParameterSpec]:

@@ -20,6 +20,7 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ZERO, active, active_width, batch, dense_ratio, depth, duration, width
+from hpxfer.scaling.muon import with_muon
 from hpxfer.scaling.table import Conventions, Row, Table
 
 TABLE_2 = "2605.23893 Table 2, eps as CompleteP"
@@ -87,7 +88,7 @@ COMPLETE_MUE = Table(
         *("width", "depth", "experts", "active", "expert_ratio", "granularity", "shared", "groups", "dense_ratio"),
         *("batch", "duration"),
     ),
-    rows={"adam": _rows},
+    rows=with_muon(_rows),
     conventions={
         "readout": readout_convention("forward"),
         "embeddings": EMBEDDINGS,

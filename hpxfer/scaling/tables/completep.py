@@ -13,6 +13,7 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, depth, width
+from hpxfer.scaling.muon import with_muon
 from hpxfer.scaling.table import ByDesign, Convention, Conventions, Row, Table
 
 TABLE_1 = "2505.01618 Table 1"
@@ -85,7 +86,7 @@ COMPLETEP = Table(
     source="arXiv 2505.01618",
     axes=("width", "depth"),
     fixed={"dense_ratio": "the source keeps the FFN's ratio to the width"},
-    rows={"adam": lambda conventions: with_conventions(dense_rows(conventions), conventions)},
+    rows=with_muon(lambda conventions: with_conventions(dense_rows(conventions), conventions)),
     conventions=CONVENTIONS,
     by_design=lazy_blocks,
     doc="CompleteP for dense transformers: width and depth. The FFN keeps its ratio to the width.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpxfer.scaling.monomial import ZERO, active, depth, expert_ratio, experts, width
+from hpxfer.scaling.muon import with_muon
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 from hpxfer.scaling.tables.completep import CONVENTIONS, dense_rows, lazy_blocks, with_conventions
 
@@ -66,7 +67,7 @@ COMPLETEP_MOE = Table(
     source="arXiv 2601.20205",
     axes=("width", "depth", "experts", "active", "expert_ratio"),
     fixed={"kappa": "with another share of active experts transfer is not expected (2601.20205 Fig. 10)"},
-    rows={"adam": _rows},
+    rows=with_muon(_rows),
     conventions={**CONVENTIONS, "router_init_exponent": ROUTER_INIT_EXPONENT, "expert_out_init": EXPERT_OUT_INIT},
     route_scale=active,  # the source's gate is a sigmoid; a gate that sums to one needs no average
     by_design=lazy_blocks,

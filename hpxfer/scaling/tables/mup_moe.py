@@ -21,6 +21,7 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, dense_width, expert_width, shared_width, width
+from hpxfer.scaling.muon import with_muon
 from hpxfer.scaling.table import Column, Convention, Conventions, Row, Table
 
 TABLE: dict[Column, str] = {"sgd": "Why Routers Freeze Table 1", "adam": "Why Routers Freeze Table 2"}
@@ -92,7 +93,10 @@ MUP_MOE = Table(
         "num_experts": "the source's limit holds the number of experts and does not commute with a growing one",
         "num_active": "the source's limit holds the number of active experts",
     },
-    rows={"adam": lambda conventions: _rows(conventions, "adam"), "sgd": lambda conventions: _rows(conventions, "sgd")},
+    rows={
+        **with_muon(lambda conventions: _rows(conventions, "adam")),
+        "sgd": lambda conventions: _rows(conventions, "sgd"),
+    },
     conventions={
         "router_init": init_convention("router"),
         "readout_init": init_convention("readout"),

@@ -52,7 +52,7 @@ SP = Table(
         *("width", "depth", "experts", "active", "expert_ratio", "granularity", "shared", "groups", "dense_ratio"),
         *("batch", "duration"),
     ),
-    rows={"adam": _rows, "sgd": _rows},
+    rows=dict.fromkeys(("adam", "sgd", "muon"), _rows),  # one LR under each scale of Muon too
     conventions={"lr_exponent": LR_EXPONENT},
     doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",
 )

@@ -7,14 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpxfer.scaling.table import Column
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hpxfer.model.parameters import ParameterSpec
+
 Numbers = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixRule:
+    """The update of whole matrices, for some roles."""
+
+    roles: tuple[str, ...]
+    scaled: Callable[[ParameterSpec], Any]
+    """What the rule needs to know of a parameter. It raises HpxferError for one that is no matrix."""
+    update: Callable[[Tensor, ParameterSpec, Tensor, Numbers, Any, Tensor], None]
+    """(gradient [K, N], parameter, first moment, numbers [K, 1] float32, what `scaled` returned, out [K, N]): write the
+    update to `out`, and move the moment in place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +48,7 @@ class Optimizer:
     """The vectors of the size of the parameters that the rule keeps from step to step."""
     numbers: Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
     """(lr [R, K] of this step, betas [2, K], betas to the number of steps [2, K]), all float64 -> the numbers of this
-    step by name, [R, K] or [K]. `lr` must be among them."""
+    step by name, [R, K] or [K]. `lr` must be among them. `peak_lr` is added: the LR of this step itself."""
     update: Callable[[Tensor, tuple[Tensor, ...], Numbers, Tensor], None]
     """(gradient [K, N], moments, numbers [K, 1] float32, out [K, N]): write the update to `out`, and move the moments
     in place. The numbers are those of `numbers`, and eps, beta1, beta2 and momentum."""
@@ -44,6 +58,8 @@ class Optimizer:
     below_eps: Callable[[tuple[Tensor, ...], Numbers], Tensor] | None = None
     """(moments [K, N], numbers [K, 1] float32 of the last step) -> bool [K, N]: the elements whose gradients, by their
     root mean square over time, are smaller than eps. It goes with a rule that reads eps."""
+    matrices: MatrixRule | None = None
+    """The roles whose parameters are updated as matrices, and how. `update` and `kernel` are for the others."""
     momentum_moments: int = 0
     """Further vectors, which a stack keeps only if one of its trials has momentum. They come last in `moments`."""
 
