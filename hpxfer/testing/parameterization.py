@@ -27,7 +27,7 @@ from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import FACTORS, Column
+from hpxfer.scaling.table import COLUMNS, FACTORS, Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 # Width, depth, batch_tokens and steps, and the layout. Three layouts have a dense FFN, to compare its roles too.
@@ -75,7 +75,7 @@ class ParameterizationSuite:
         assert table.name == name
         assert table.source
         assert table.doc
-        assert {"adam", "sgd"} >= set(table.rows) > set()
+        assert set(COLUMNS) >= set(table.rows) > set()
         known = {axis for axes in MOVES.values() for axis in axes}
         assert {*table.axes, *table.adam_axes} <= known, f"axes must be of {sorted(known)}"
         assert all(hasattr(SHAPES[0], fixed) for fixed in table.fixed), "fixed must name properties of a Shape"

@@ -193,9 +193,10 @@ class StackOptimizer:
         return {role: self._eps[row].squeeze(-1) for row, role in enumerate(self._roles) if role in self._with_eps}
 
     @property
-    def _with_eps(self) -> set[str]:
+    def _with_eps(self) -> list[str]:
         """The roles whose update has an eps: those that are not updated as matrices."""
-        return set(self._roles) - {spec.role for spec, _ in self._matrices.values()}
+        matrices = {spec.role for spec, _ in self._matrices.values()}
+        return [role for role in self._roles if role not in matrices]
 
     def below_eps(self) -> dict[str, Tensor]:
         """Return role -> the share [K] float64 of its elements whose gradients are below eps, after a step.

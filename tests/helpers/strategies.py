@@ -51,10 +51,10 @@ def sweeps(draw: st.DrawFn) -> SweepSpec:
     options = draw(_options())
     base = draw(_bases(options))
     context = draw(st.sampled_from((8, 32, 48)))
-    optimizer = draw(st.sampled_from(("adamw", "sgd")))
+    optimizer = draw(st.sampled_from(("adamw", "sgd", "muon", "muon[scale=original,router=muon]")))
     training = draw(_trainings(context * 32 * draw(COUNT))) | {"optimizer": optimizer}
     table = draw(st.sampled_from(_tables(base, optimizer)))
-    foreign = ("momentum",) if optimizer == "adamw" else ("eps", "beta1", "beta2")
+    foreign = {"adamw": ("momentum", "adamw_lr"), "sgd": ("eps", "beta1", "beta2", "adamw_lr")}.get(optimizer, ())
     scalars = [name for name in SCALARS if name not in (*foreign, "aux_weight", "z_weight")]
     dotted = _dotted("num_experts" in base)
     if "num_experts" not in base:
@@ -64,6 +64,8 @@ def sweeps(draw: st.DrawFn) -> SweepSpec:
     hps = draw(_hps(dotted))
     if "lr" not in grid or (len(grid) > 1 and not product):
         hps["lr"] = draw(POSITIVE)
+    if "adamw_lr" not in foreign:
+        hps["adamw_lr"] = draw(POSITIVE)
     return SweepSpec.model_validate(
         {
             "name": draw(

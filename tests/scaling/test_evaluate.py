@@ -175,7 +175,7 @@ def test_refused_values_of_conventions(name: str, convention: str, value: float 
 def test_a_column_that_the_source_does_not_have_is_refused() -> None:
     with pytest.raises(HpxferError) as caught:
         evaluate(parameterization("completep-moe"), BASE, BASE, "sgd")
-    assert str(caught.value) == "parameterization completep-moe: the source has no sgd column; it has: adam"
+    assert str(caught.value) == "parameterization completep-moe: the source has no sgd column; it has: adam, muon"
 
 
 def test_label_names_what_differs_from_the_default() -> None:

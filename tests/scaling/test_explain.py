@@ -222,7 +222,7 @@ def test_list_names_everything_about_every_table() -> None:
         "  CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
         "  axes:        width, depth, experts, active, expert_ratio",
         "  fixed:       kappa, head_dim",
-        "  optimizers:  adamw",
+        "  optimizers:  adamw, muon",
         "  conventions: depth_alpha=1.0, depth_lr=block, readout=forward, embeddings=untied, weight_decay=source, "
         "eps=per_role, router_init_exponent=1.0, expert_out_init=source",
     ]
@@ -252,7 +252,11 @@ def test_list_as_json() -> None:
     assert json.loads(json.dumps(got, allow_nan=False)) == got
     assert set(got) == set(PARAMETERIZATIONS)
     moe = got["completep-moe"]
-    assert (moe["source"], moe["fixed"], moe["optimizers"]) == ("arXiv 2601.20205", ["kappa", "head_dim"], ["adamw"])
+    assert (moe["source"], moe["fixed"], moe["optimizers"]) == (
+        "arXiv 2601.20205",
+        ["kappa", "head_dim"],
+        ["adamw", "muon"],
+    )
     assert moe["conventions"]["router_init_exponent"]["legal"] == [0.5, 1.0, "inf"]
     assert moe["conventions"]["depth_alpha"]["legal"] == {"between": [0.5, 1.0]}
     assert {key: convention["default"] for key, convention in moe["conventions"].items()} == dict(MOE.conventions)

@@ -17,6 +17,7 @@ from hpxfer.recipe import Recipe
 from hpxfer.recipe.file import TablePart
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, parameterization, ratios
 from hpxfer.scaling.monomial import WIDTHS, ZERO
+from hpxfer.scaling.roles import HIDDEN
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Column, Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -121,6 +122,42 @@ def test_coupled_decay_keeps_what_is_not_width(name: str, optimizer: Column, dat
             assert close(got[row.role].lr * got[row.role].weight_decay, row.lr(still)), row.role
 
 
+@pytest.mark.parametrize("scale", ["spectral", "original", "match_rms_adamw"])
+@pytest.mark.parametrize("name", [name for name, optimizer in COLUMNS if optimizer == "muon" and name != "sp"])
+@few
+@given(data=st.data())
+def test_muon_follows_adamw_by_the_spectral_condition(name: str, scale: str, data: st.DataObject) -> None:
+    """LR times s is AdamW's LR times sqrt(in out), a step decays as much, and nothing else differs."""
+    scales = {
+        "spectral": lambda fan_in, fan_out: math.sqrt(fan_out / fan_in),
+        "original": lambda fan_in, fan_out: max(1.0, math.sqrt(fan_out / fan_in)),
+        "match_rms_adamw": lambda fan_in, fan_out: 0.2 * math.sqrt(max(fan_in, fan_out)),
+    }
+    layout = data.draw(st.sampled_from(LAYOUTS))  # of both, so that each matrix has its counterpart
+    choice, base, target = data.draw(choices(name)), data.draw(layouts(layout)), data.draw(layouts(layout))
+    adam, muon = (evaluate(choice, base, target, column) for column in ("adam", f"muon[scale={scale},router=muon]"))
+    assert evaluate(choice, base, target, "muon")["router"] == adam["router"] if "router" in adam else True
+
+    def sizes(role: str, shape: Shape) -> tuple[int, int]:
+        wide, kind = shape.width, role.partition("_")[0]
+        if kind in ("attn", "router"):
+            return wide, shape.num_experts if kind == "router" else wide
+        hidden = getattr(shape, f"{kind}_width")
+        return (hidden, wide) if role.endswith("_out") else (wide, hidden)
+
+    for role, numbers in adam.items():
+        if role not in HIDDEN:
+            assert muon[role] == numbers, role
+            continue
+        (old_in, old_out), (new_in, new_out) = sizes(role, base), sizes(role, target)
+        if 0 in (old_in, old_out, new_in, new_out):
+            continue
+        s = scales[scale](new_in, new_out) / scales[scale](old_in, old_out)
+        assert close(muon[role].lr * s, numbers.lr * math.sqrt(new_in * new_out / (old_in * old_out))), role
+        assert close(muon[role].lr * muon[role].weight_decay, numbers.lr * numbers.weight_decay), role
+        assert (muon[role].init_std, muon[role].forward) == (numbers.init_std, numbers.forward), role
+
+
 @every_column
 @few
 @given(data=st.data())
@@ -129,10 +166,11 @@ def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: C
     asked = {key: value for key, value in (("weight_decay", "independent"), ("eps", "global")) if key in known}
     choice = parameterization(name, {**dict(data.draw(choices(name)).conventions), **asked})
     got = evaluate(choice, data.draw(layouts()), data.draw(layouts()), optimizer)
-    if "weight_decay" in asked:
+    if "weight_decay" in asked and optimizer != "muon":
         assert {numbers.weight_decay for role, numbers in got.items() if role not in NO_DECAY} == {1.0}
     if "eps" in asked:
-        assert len({numbers.eps for numbers in got.values()}) == 1
+        by_adamw = [numbers.eps for role, numbers in got.items() if optimizer != "muon" or role not in HIDDEN]
+        assert len(set(by_adamw)) == 1
 
 
 @every_column
@@ -160,8 +198,8 @@ def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Column, data
 
 
 def _invariants(numbers: Multipliers, optimizer: Column) -> tuple[float, ...]:
-    step = numbers.lr * numbers.forward if optimizer == "adam" else numbers.lr * numbers.forward**2
-    eps = numbers.eps / numbers.forward if optimizer == "adam" else 1.0
+    step = numbers.lr * numbers.forward if optimizer != "sgd" else numbers.lr * numbers.forward**2
+    eps = numbers.eps / numbers.forward if optimizer != "sgd" else 1.0
     return numbers.init_std * numbers.forward, step, eps, numbers.lr * numbers.weight_decay
 
 
