@@ -39,6 +39,7 @@ class Case:
     dense: bool = False
     like: str | None = None
     kv_heads: int = 0
+    optimizer: str = "adamw"
 
 
 def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
@@ -60,7 +61,13 @@ def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
             shape=spec.base_shape,
             base=spec.base_shape,
             parameterization=None,
-            hps=HPs(lr=2.0**-10 * (1 + k / count), eps=1e-8, weight_decay=0.1, aux_weight=spec.hps.aux_weight),
+            hps=HPs(
+                lr=2.0**-10 * (1 + k / count),
+                adamw_lr=spec.hps.adamw_lr or 0.0,
+                eps=1e-8,
+                weight_decay=0.1,
+                aux_weight=spec.hps.aux_weight,
+            ),
             seed=k,
         )
         for k in range(count)
@@ -89,6 +96,7 @@ def _sweep(case: Case, path: Path) -> dict[str, object]:
     names = ("width", "depth", "num_experts", "num_active", "expert_width", "head_dim", "dense_width", "kv_heads")
     base = {name: value for name in names if (value := getattr(shape, name))}
     nanogpt = {"tied_embeddings": False, "norm_gains": False, "embedding_std": 0.5, "position_std": 0.5}
+    adamw = {} if case.optimizer in ("adamw", "sgd") else {"adamw_lr": 0.001}
     options = {"like": case.like} if case.like else nanogpt
     return {
         "name": "hpxfer-bench",
@@ -98,10 +106,11 @@ def _sweep(case: Case, path: Path) -> dict[str, object]:
             "batch_tokens": case.batch_tokens,
             "steps": case.steps,
             "validation_tokens": case.batch_tokens,
+            "optimizer": case.optimizer,
         },
         "precision": case.precision,
         "parameterizations": ["sp"],
         "axes": {"width": [case.width]},
-        "hps": {"aux_weight": AUX_WEIGHT if case.like else 0.0},
+        "hps": {"aux_weight": AUX_WEIGHT if case.like else 0.0, **adamw},
         "grid": {"lr": [0.001]},
     }

@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from hpxfer.bench.cases import Case, trials
-from hpxfer.bench.clock import Job, interleaved, median, now
+from hpxfer.bench.clock import Job, interleaved, median, now, ratio
 from hpxfer.errors import HpxferError
 from hpxfer.executors import keep_memory
-from hpxfer.model.cost import count_params, flops_per_token
+from hpxfer.kernels.orthogonal import STEPS, orthogonal
+from hpxfer.model.cost import count_params, flops_per_token, optimizer_share
 from hpxfer.plan import GPU_SHARE, Row, stack_bytes
 from hpxfer.train.device import one_thread, setup_for
 from hpxfer.train.step import TrainStep
@@ -30,6 +31,7 @@ from hpxfer.train.trainer import train
 from hpxfer.trial import Ended, Stack
 
 CPU_WIDTHS, CPU_TRIALS, CPU_ROUNDS = (32, 64, 128, 256), 16, 7
+MUON_TOKENS = 4096  # of a step, as in the published sweeps of Muon
 MIN_INTERVALS = 3
 PEAK_SIZE, PEAK_ROUNDS = 8192, 9
 # Enough for some ten reports. The host reads the losses once in 16 steps.
@@ -64,7 +66,10 @@ class Rate:
 def rows(device: torch.device) -> dict[str, Callable[[], Row | None]]:
     """Return key -> what measures this row, in order. None comes back from a case that does not fit the GPU."""
     if device.type == "cpu":
-        return {f"width-{width}": functools.partial(cpu_row, width) for width in CPU_WIDTHS}
+        return {
+            **{f"width-{width}": functools.partial(cpu_row, width) for width in CPU_WIDTHS},
+            **{f"muon-{width}": functools.partial(muon_row, width) for width in CPU_WIDTHS},
+        }
     peak = functools.cache(lambda: matmul_peak(device))
 
     def peak_row() -> Row:
@@ -94,6 +99,38 @@ def cpu_row(width: int, rounds: int = CPU_ROUNDS) -> Row:
         value=1e-6 / seconds,
         unit="M tokens/s",
         numbers={"us_per_token": 1e6 * seconds, "flop_per_token": flops},
+    )
+
+
+def muon_row(width: int, rounds: int = CPU_ROUNDS) -> Row:
+    """Return the share of Muon in the step of one trial on one core, and how fast its steps multiply matrices.
+
+    The rate is that of all Newton-Schulz steps of the experts' matrices, over that of one batched product of the same
+    matrices.
+    """
+    case = replace(cpu_case(width), optimizer="muon", batch_tokens=MUON_TOKENS, steps=4 * rounds)
+    with one_thread(), TemporaryDirectory() as folder:
+        keep_memory()
+        step = TrainStep(Stack(trials=trials(case, 1, Path(folder))), setup_for("cpu"))
+        _, grads = step.state.forward_backward(0)
+        u_EIO = torch.randn(case.num_experts, width, width)
+        jobs = {
+            "step": Job(run=stacked_step(step)),
+            "optimizer": Job(run=lambda: step.state.optimizer.step(grads, 1.0, None)),
+            "orthogonal": Job(run=lambda: orthogonal(u_EIO), count=3 * STEPS),  # three products in each of its steps
+            "product": Job(run=lambda: torch.bmm(u_EIO, u_EIO)),
+        }
+        times = interleaved(jobs, rounds=rounds, device=torch.device("cpu"))
+    (trial,) = step.state.stack.trials
+    return Row(
+        key=f"muon-{width}",
+        what=f"width {width}: Muon's share of a step of {MUON_TOKENS} tokens on one core",
+        value=1 / ratio(times, "step", "optimizer"),
+        unit="of a step",
+        numbers={
+            "share_of_flops": optimizer_share(trial.shape, trial.setting),
+            "rate_over_product": 1 / ratio(times, "orthogonal", "product"),
+        },
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
+from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
@@ -50,9 +52,23 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
     return FAMILIES.get(setting.family).flops_per_token(shape, setting)
 
 
+def optimizer_flops(shape: Shape, setting: Setting) -> float:
+    """Return the FLOPs of the optimizer's matrix products in one step: 0 but for Muon."""
+    matrices = rows_of("optimizer").get(setting.optimizer).matrices
+    specs = FAMILIES.get(setting.family).parameters(shape, setting)
+    return math.fsum(matrices.flops(spec) for spec in specs if matrices is not None and spec.role in matrices.roles)
+
+
+def optimizer_share(shape: Shape, setting: Setting) -> float:
+    """Return the share of the optimizer's matrix products in the FLOPs of a step. It is 0 of an unknown model."""
+    own, rest = optimizer_flops(shape, setting), flops_per_token(shape, setting) * setting.batch_tokens
+    return own / (own + rest) if own else 0.0
+
+
 def train_flops(shape: Shape, setting: Setting) -> float:
-    """Return the FLOPs of all training steps of one trial."""
-    return flops_per_token(shape, setting) * setting.batch_tokens * setting.steps
+    """Return the FLOPs of all training steps of one trial, with those of an optimizer that multiplies matrices."""
+    of_step = flops_per_token(shape, setting) * setting.batch_tokens + optimizer_flops(shape, setting)
+    return of_step * setting.steps
 
 
 def relative_cost(shape: Shape, setting: Setting) -> float:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from hpxfer.host import num_cpus
-from hpxfer.model.cost import count_params, train_flops
+from hpxfer.model.cost import count_params, flops_per_token, optimizer_flops, optimizer_share, train_flops
 from hpxfer.plan.cautions import active_lines, cautions, memory_lines
 from hpxfer.plan.footprint import footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of, stated_by
@@ -113,10 +113,34 @@ def make_plan(
             "active": active_lines(expansion),
             "schedules": schedule_lines(spec),
             "data": data_lines(spec),
+            "optimizer": optimizer_lines(expansion),
         },
     )
     of_memory, unfit = memory_lines(plan, resources)
     return replace(plan, cautions=(*warnings, *of_memory, *cautions(expansion)), unfit=unfit)
+
+
+MOST_SHARE = 0.25  # of a step that an optimizer should take
+
+
+def optimizer_lines(expansion: Expansion) -> tuple[str, ...]:
+    """Return what an optimizer that multiplies matrices takes of a step, and the batch from which it takes little.
+
+    Its cost does not depend on the batch, so that it takes most of a small one.
+    """
+    shares: dict[str, float] = {}
+    batches: dict[str, str] = {}
+    for shape in expansion.shapes:
+        setting, label = expansion.setting_at(shape), shape.label()
+        if shares.setdefault(label, optimizer_share(shape, setting)) > MOST_SHARE:
+            few = optimizer_flops(shape, setting) / flops_per_token(shape, setting) * (1 / MOST_SHARE - 1)
+            batches[label] = f"{label} from {math.ceil(few):,} tokens a step"
+    if not any(shares.values()):
+        return ()
+    low, high = (pick(shares, key=lambda label: shares[label]) for pick in (min, max))
+    spans = f"{shares[low]:.0%} ({low}) to {shares[high]:.0%} ({high})"
+    fewer = f"; at most {MOST_SHARE:.0%} at {', '.join(batches.values())}" if batches else ""
+    return (f"{expansion.setting.optimizer} takes {spans} of a step's FLOPs{fewer}",)
 
 
 def _balance_lines(expansion: Expansion) -> Iterator[str]:

@@ -35,7 +35,14 @@ def plan_text(plan: Plan) -> str:
     ]
     shown = [name for name in rows[0] if plan.knows_models or name in (*_OF_TRAINER, plan.reads)]
     table = aligned([shown, *([row[name] for name in shown] for row in rows)], right_from=1)
-    starts = {"recipe": "", "preset": "", "balance": "", "schedules": "schedule of ", "data": "data of "}
+    starts = {
+        "recipe": "",
+        "preset": "",
+        "balance": "",
+        "schedules": "schedule of ",
+        "data": "data of ",
+        "optimizer": "",
+    }
     notes = [f"{start}{line}" for name, start in starts.items() for line in plan.notes.get(name, ())]
     verdict = [] if plan.outlook is None else [plan.outlook.line()]
     active = plan.notes.get("active", ())

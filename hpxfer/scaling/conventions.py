@@ -14,8 +14,8 @@ WEIGHT_DECAY = Convention(
     default="source",
     legal=("source", "coupled", "independent"),
     doc="weight decay of decayed roles: as the source says; `coupled`: the inverse of the width part of the LR factor, "
-    "so that LR times decay stays; `independent`: the same number at every shape. The matrices of Muon decay by as much "
-    "in a step as they would under AdamW",
+    "so that LR times decay stays; `independent`: the same number at every shape. The matrices of Muon decay by as "
+    "much in a step as they would under AdamW",
 )
 EPS = Convention(
     default="per_role",

@@ -43,12 +43,20 @@ def muon(options: Muon) -> Optimizer:
             return heads, options.factor(fan_in / heads, fan_out)
         return heads, options.factor(fan_in, fan_out / heads)
 
+    def flops(spec: ParameterSpec) -> float:
+        heads, _ = scaled(spec)
+        fan_in, fan_out = spec.size[-2:]
+        cut = (fan_in // heads, fan_out) if spec.role == "attn_out" else (fan_in, fan_out // heads)
+        low, high = min(cut), max(cut)
+        count = spec.numel * spec.layers / (low * high)
+        return count * 5 * (4 * low * low * high + 2 * low**3)  # five times X X^T, A A, and the product with X
+
     return replace(
         ADAMW,
         name=options.label,
         column=options.label,
         hps=(*ADAMW.hps, "momentum", "adamw_lr"),
-        matrices=MatrixRule(roles=options.roles, scaled=scaled, update=_update),
+        matrices=MatrixRule(roles=options.roles, scaled=scaled, flops=flops, update=_update),
     )
 
 

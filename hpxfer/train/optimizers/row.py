@@ -26,6 +26,8 @@ class MatrixRule:
     roles: tuple[str, ...]
     scaled: Callable[[ParameterSpec], Any]
     """What the rule needs to know of a parameter. It raises HpxferError for one that is no matrix."""
+    flops: Callable[[ParameterSpec], float]
+    """The FLOPs of the matrix products of one step, over all copies of a parameter."""
     update: Callable[[Tensor, ParameterSpec, Tensor, Numbers, Any, Tensor], None]
     """(gradient [K, N], parameter, first moment, numbers [K, 1] float32, what `scaled` returned, out [K, N]): write the
     update to `out`, and move the moment in place."""
