@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.scaling.monomial import ONE, Monomial, dense_width, expert_width, shared_width, width
+from hpxfer.scaling.monomial import ONE, dense_ratio, dense_width, expert_ratio, expert_width, shared_width, width
 from hpxfer.scaling.roles import HIDDEN, fan_in_dim, fan_out_dim
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column, Conventions, MuonRow, Row
@@ -47,7 +47,12 @@ DERIVED = "Muon derived here: spectral condition"
 OPEN = f"{DERIVED}; open, as nobody measured a router under Muon"
 # What 2512.05620 measures: a dense transformer whose branches are divided by the depth.
 DENSE = ("attn_q", "attn_k", "attn_v", "attn_out", "dense_in", "dense_gate", "dense_out")
-_FAN_INS = {"expert_width": expert_width, "shared_width": shared_width, "dense_width": dense_width}
+# Dimension that is a fan-in -> its ratios, in the symbols that a table may use.
+_FAN_INS = {
+    "expert_width": (expert_width, width * expert_ratio),
+    "dense_width": (dense_width, width * dense_ratio),
+    "shared_width": (shared_width,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +158,10 @@ def with_muon(adam: Callable[[Conventions], tuple[Row, ...]]) -> dict[Column, Ca
 def _derived(row: Row) -> Row:
     if row.role not in HIDDEN:
         return row
-    fan_in: Monomial = _FAN_INS.get(fan_in_dim(row.role), width)
+    fan_ins = _FAN_INS.get(fan_in_dim(row.role), (width,))
+    fan_in = min(fan_ins, key=lambda ratio: len((row.lr * ratio).exponents))  # as the table spells it
     lr = row.lr * fan_in
-    source = OPEN if row.role == "router" else MEASURED if row.role in DENSE and lr == ONE else DERIVED
+    is_measured = row.role in DENSE and lr.only(("width", "depth")) == ONE
+    source = OPEN if row.role == "router" else MEASURED if is_measured else DERIVED
     changed = {"lr": lr, "eps": ONE, "weight_decay": row.weight_decay * fan_in**-1, "source": f"{row.source}; {source}"}
     return MuonRow(**{**vars(row), **changed})

@@ -85,7 +85,7 @@ def by_load(steps: int, seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def absence(seed: int, *, masked: bool) -> dict[str, Any]:
-    """Return the losses where half of the experts are away for a while. Without the mask, they see a gradient of 1e-30."""
+    """Return the losses where half of the experts are away for a while. Without the mask they see 1e-30."""
     state, losses = state_of(8, 1024, 60 + 2 * AWAY, seed), []
     for step in range(60 + 2 * AWAY):
         away = 60 <= step < 60 + AWAY

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from docs_markdown import table
 from rooms import levels, room_graph
 
-from hpxfer.scaling.evaluate import Parameterization, parameterization
-from hpxfer.scaling.table import Row
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.table import MuonRow, Row
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec.presets import PRESETS, REFUSED
 
 FACTORS = ("init_std", "lr", "eps", "weight_decay", "forward")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
-OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
+OPTIMIZERS = {"adam": "Adam", "sgd": "SGD", "muon": "Muon"}
+OF_MUON = "its matrices under the scale sqrt(out/in), and the router where it moves it; all else is as under Adam"
 
 Part = Callable[[Path], str]
 
@@ -54,13 +55,17 @@ def rules_of(name: str) -> str:
     choice = parameterization(name)
     parts = [f"### {name}", choice.table.doc]
     for optimizer in choice.table.rows:
-        parts += [f"`{name}`, {OPTIMIZERS[optimizer]} ({choice.table.source}):", _rows(choice, optimizer)]
+        if optimizer == "muon":
+            rows = [row for row in choice.rows("muon[router=muon]") if isinstance(row, MuonRow)]
+            parts += [f"`{name}`, Muon: {OF_MUON}:", _rows(rows)] if rows else [f"`{name}`, Muon: as under Adam."]
+            continue
+        parts += [f"`{name}`, {OPTIMIZERS[optimizer]} ({choice.table.source}):", _rows(choice.rows(optimizer))]
     return "\n\n".join(parts)
 
 
-def _rows(choice: Parameterization, optimizer: str) -> str:
+def _rows(rows: Iterable[Row]) -> str:
     groups: dict[tuple[str, ...], list[str]] = {}
-    for row in choice.rows(optimizer):  # type: ignore[arg-type]
+    for row in rows:
         groups.setdefault(_cells(row), []).append(f"`{row.role}`")
     return table(HEADINGS, [(", ".join(roles), *cells) for cells, roles in groups.items()])
 
