@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {})
         for group in self.param_groups:
             if "scale" not in group and "betas" not in group:
-                given = ", ".join(key for key in group if key != "params")
+                given = ", ".join(key for key in group if key != "params") or "params alone"
                 raise HpxferError(f"hpxfer.Muon: groups must be those of recipe.param_groups, got one with {given}")
             for tensor in group["params"] if "scale" in group else ():
                 if hasattr(tensor, "device_mesh"):
