@@ -18,7 +18,7 @@ from hpxfer.spec.presets import PRESETS, REFUSED
 
 FACTORS = ("init_std", "lr", "eps", "weight_decay", "forward")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
-OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
+OPTIMIZERS = {"adam": "Adam", "sgd": "SGD", "muon": "Muon"}
 
 Part = Callable[[Path], str]
 
