@@ -51,10 +51,9 @@ def row_of(item: RoleTensor) -> TensorNumbers:
     size, notes = tuple(item.tensor.shape), [item.own.note] if item.own.note else []
     if item.matrices is not None and len(set(item.matrices.sizes)) > 1:
         notes.append(f"its matrices: {item.matrices.text}")
-    row = numbers_of(item.role, item.numbers, by=item.by, name=item.name, size=size, note="; ".join(notes) or None)
-    if item.matrices is not None:
-        scales = item.matrices.scales
-        row = replace(row, scale=scales[:1] if len(set(scales)) == 1 else scales)
+    scale = () if item.matrices is None else item.matrices.scales
+    note = "; ".join(notes) or None
+    row = numbers_of(item.role, item.numbers, by=item.by, name=item.name, size=size, scale=scale, note=note)
     if item.gain is not None and item.gain.offset == 1.0:
         row = replace(row, init="zeros", note="a gain of 1 + w")
     if item.role == BALANCED:

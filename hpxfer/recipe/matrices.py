@@ -64,7 +64,14 @@ def matrices_of(
     rows_in = _rows_are_inputs(size, module, last, shape, is_out=is_out[0], is_one=is_one)
     axis = -2 if rows_in == is_out[0] else -1  # along which matrices lie side by side: it is not the width
     other, along = size[-3 - axis], size[axis]
-    lengths = _lengths(roles, size, along, nominal, shape.head_dim if by_head else 0)
+    head_dim = shape.head_dim if by_head else 0
+    lengths = _lengths(roles, size, along, nominal, head_dim)
+    is_other = roles[0] in ("attn_q", "attn_k", "attn_v", "router") and along not in (nominal[0], head_dim)
+    if muon.scale != "spectral" and len(roles) == 1 and is_other:
+        raise HpxferError(
+            f"under the scale {muon.scale} its LR follows from its outputs at base and target, and {roles[0]} has "
+            f"{nominal[0]} by the target's shape, got {along}; correct the shape, or take the scale spectral"
+        )
     step = len(lengths) if len(lengths) > 1 and not getattr(module, "is_concatenated", True) else 1
     if step > 1 and len({length for _, length in lengths}) > 1:
         raise HpxferError("matrices whose rows alternate must have one size")

@@ -67,7 +67,14 @@ class TensorNumbers:
 
 
 def numbers_of(
-    role: str, at: Multipliers, *, by: str = "", name: str = "", size: tuple[int, ...] = (), note: str | None = None
+    role: str,
+    at: Multipliers,
+    *,
+    by: str = "",
+    name: str = "",
+    size: tuple[int, ...] = (),
+    scale: tuple[float, ...] = (),
+    note: str | None = None,
 ) -> TensorNumbers:
     """Return the row of a tensor whose role has these absolute numbers. `by` is as `hpxfer.scaling.muon.by` has it."""
     return TensorNumbers(
@@ -77,6 +84,7 @@ def numbers_of(
         size=size,
         init="ones" if ROLES[role.split(JOIN)[0]] == "ones" else at.init_std or "zeros",
         lr=at.lr,
+        scale=scale[:1] if len(set(scale)) == 1 else scale,
         eps=None if by == "muon" else at.eps,
         weight_decay=at.weight_decay,
         forward=at.forward,
