@@ -7,7 +7,8 @@ recipe = hpxfer.Recipe.load("recipe.yaml")    # the tuned HPs, for a model of yo
 - Sweeps: `load_sweep`, `run`, `load_results`.
 - What was found: `transfer_report` (the verdict), `analyze` (every statistic), `all_figures`, `predict`.
 - Runs of other trainers: `judge`.
-- A model of your own: `Recipe`, `roles`, `shape_of`, `Shape`, then `receipt` and `check_module` to see that it holds.
+- A model of your own: `Recipe`, `roles`, `shape_of`, `Shape`, the optimizer `Muon`, `torch_muon` for torch's own, then
+  `receipt` and `check_module` to see that it holds.
 - Tables on small models: `check`.
 - Rows of your own, such as a gate or a statistic: `register_*`, see docs/extend.md.
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from hpxfer.recipe import load_sweep as load_sweep
     from hpxfer.recipe import roles as roles
     from hpxfer.recipe import shape_of as shape_of
+    from hpxfer.recipe.muon import Muon as Muon
+    from hpxfer.recipe.muon import torch_muon as torch_muon
     from hpxfer.results import load_results as load_results
     from hpxfer.scaling import register_parameterization as register_parameterization
     from hpxfer.scaling.shape import Shape as Shape
@@ -52,6 +55,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it.
 _HOME = {
     "HpxferError": "hpxfer.errors",
+    "Muon": "hpxfer.recipe.muon",
     "Recipe": "hpxfer.recipe",
     "Shape": "hpxfer.scaling.shape",
     "all_figures": "hpxfer.figures",
@@ -75,6 +79,7 @@ _HOME = {
     "roles": "hpxfer.recipe",
     "run": "hpxfer.driver",
     "shape_of": "hpxfer.recipe",
+    "torch_muon": "hpxfer.recipe.muon",
     "transfer_report": "hpxfer.analysis",
 }
 __all__ = sorted(_HOME)

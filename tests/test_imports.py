@@ -84,6 +84,7 @@ DOORS = (
     *("hpxfer.executors.asha", "hpxfer.executors.ray", "hpxfer.executors.ray_cluster", "hpxfer.executors.ray_session"),
     *("hpxfer.search.export", "hpxfer.search.optuna_search", "hpxfer.search.optuna_study"),
     *("hpxfer.data.readers", "hpxfer.receipts.checks"),
+    "hpxfer.recipe.muon",  # an optimizer of torch
     # What reads sweeps and what draws loads pandas; a limit alone needs neither.
     *("hpxfer.limit.figures", "hpxfer.limit.network_file"),
     *("hpxfer.limit.against", "hpxfer.limit.of_trials", "hpxfer.limit.seen"),

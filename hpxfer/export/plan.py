@@ -121,17 +121,20 @@ SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Parameters with equal LR, eps and weight decay."""
+    """Parameters with equal LR, eps, weight decay and scales. What Muon moves has no eps, and alone has scales."""
 
     names: tuple[str, ...]
     roles: tuple[str, ...]
     lr: float
-    eps: float
+    eps: float | None
     weight_decay: float
+    scale: tuple[float, ...] = ()
 
     @property
     def numbers(self) -> dict[str, Any]:
         """The numbers as torch.optim calls them."""
+        if self.scale:
+            return {"lr": self.lr, "scale": self.scale, "weight_decay": self.weight_decay}
         return {"lr": self.lr, "eps": self.eps, "weight_decay": self.weight_decay}
 
 
@@ -181,10 +184,10 @@ class Plan:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups of what the optimizer trains, in the order of the model's parameters."""
-        found: dict[tuple[float, float, float], list[TensorNumbers]] = {}
+        found: dict[tuple[float, float | None, float, tuple[float, ...]], list[TensorNumbers]] = {}
         for row in self.rows:
-            if row.lr is not None and row.eps is not None and row.weight_decay is not None:
-                found.setdefault((row.lr, row.eps, row.weight_decay), []).append(row)
+            if row.lr is not None and row.weight_decay is not None:
+                found.setdefault((row.lr, row.eps, row.weight_decay, row.scale), []).append(row)
         return tuple(
             Group(
                 names=tuple(row.name for row in rows),
@@ -192,8 +195,9 @@ class Plan:
                 lr=lr,
                 eps=eps,
                 weight_decay=weight_decay,
+                scale=scale,
             )
-            for (lr, eps, weight_decay), rows in found.items()
+            for (lr, eps, weight_decay, scale), rows in found.items()
         )
 
 

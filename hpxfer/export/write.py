@@ -15,6 +15,7 @@ from hpxfer.export.plan import Lack, Plan, make_plan
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.host import read_text, write_files
 from hpxfer.recipe import Recipe, as_shape
+from hpxfer.scaling.muon import kind_of, muon_of
 from hpxfer.scaling.shape import Shape
 
 ALWAYS = "hpxfer.json"
@@ -73,7 +74,7 @@ def export(
             f"recipe: must have a table for an export, got {recipe.parameterization.name}, an arm of your own trainer: "
             "that trainer alone knows how it scales"
         )
-    if recipe.optimizer not in target.optimizers:
+    if kind_of(recipe.optimizer) not in target.optimizers:
         raise HpxferError(
             f"recipe: {to} takes the optimizers {', '.join(target.optimizers)}, got {recipe.optimizer}; use --to torch"
         )
@@ -116,7 +117,7 @@ def as_data(plan: Plan, target: str, lacks: Sequence[Lack]) -> dict[str, Any]:
         },
         "optimizer": recipe.optimizer,
         "betas": None if plan.betas is None else list(plan.betas),
-        "momentum": recipe.hps.momentum if plan.betas is None else None,
+        "momentum": recipe.hps.momentum if plan.betas is None or muon_of(recipe.optimizer) else None,
         "base_shape": recipe.base_shape.dims(),
         "shape": plan.shape.dims(),
         "schedule": None if plan.phases is None else asdict(plan.phases),
@@ -129,6 +130,7 @@ def as_data(plan: Plan, target: str, lacks: Sequence[Lack]) -> dict[str, Any]:
             {
                 "name": row.name,
                 "role": row.role,
+                **({"by": row.by, "scale": list(row.scale)} if row.by else {}),
                 "size": list(row.size) if plan.sizes_known else None,
                 "init": row.init if isinstance(row.init, str) else "normal",
                 "init_std": row.init if isinstance(row.init, float) else None,

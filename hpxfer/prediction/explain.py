@@ -13,10 +13,11 @@ from hpxfer.model.cost import train_flops
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.recipe import Recipe, load_sweep, own_roles, stated
+from hpxfer.registry import rows_of
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization, resolve
 from hpxfer.scaling.explain import BaseValues, Explanation, explain
-from hpxfer.scaling.muon import by
+from hpxfer.scaling.muon import by, moves
 from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
@@ -56,6 +57,7 @@ def layout_numbers(
             by=by(optimizer, one.role),
             name=one.name,
             size=one.size,
+            scale=(rows_of("optimizer").get(optimizer).matrices.scaled(one)[1],) if moves(optimizer, one.role) else (),
             note=f"in {one.layers} blocks" if one.blocks else None,
         )
         for one in tensors

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.match import AT, JOIN, Roles, match_roles, one_per_pattern
+from hpxfer.recipe.matrices import Matrices, matrices_of
 from hpxfer.recipe.modules import class_of, plain_modules, plain_names
 from hpxfer.recipe.own_factors import INPUTS, NONE, OwnFactors, of_embedding, of_fan_in
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
 from hpxfer.scaling.evaluate import Multipliers
+from hpxfer.scaling.muon import NAME, by, muon_of
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 
@@ -47,6 +49,8 @@ class RoleTensor:
     own: OwnFactors = field(default_factory=OwnFactors)
     gain: Gain | None = None  # of a norm, if it was found out
     numbers: Multipliers = NONE  # those of its role times its own. Several roles in one tensor have the same numbers
+    by: str = ""  # under Muon, which of its two parts moves it: muon or adamw
+    matrices: Matrices | None = None  # of what Muon moves
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -89,6 +93,7 @@ def assign(model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
     found = [_role_tensor(of_tensor, role_of, parameters, faults) for of_tensor in names]
     modules = plain_modules(model)
     found = [_with_own(item, modules, at, faults) for item in found]
+    found = [_with_matrices(item, modules, at, faults) for item in found]
     faults += [
         (item.name, fault) for item in found if (fault := _misfit(item, at.target) or _disagree(item, at.values))
     ]
@@ -100,20 +105,25 @@ def assign(model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
     return Assigned(parameters=tuple(found[: len(names)]), buffers=tuple(found[len(names) :]))
 
 
-def make_groups(parameters: Iterable[RoleTensor], betas: tuple[float, float] | None) -> list[dict[str, Any]]:
+def make_groups(
+    parameters: Iterable[RoleTensor], betas: tuple[float, float] | None, momentum: float
+) -> list[dict[str, Any]]:
     """Return one optimizer group per set of equal numbers, in the order of the model's parameters.
 
-    `betas` is None for SGD, which has no eps either.
+    `betas` is None for SGD, which has no eps either. The momentum is that of Muon.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for item in parameters:
         if not item.tensor.requires_grad:
             continue
         numbers: dict[str, Any] = {"lr": item.numbers.lr, "weight_decay": item.numbers.weight_decay}
-        if betas is not None:
+        if item.matrices is not None:
+            split = item.matrices
+            numbers |= {"momentum": momentum, "scale": split.scales, "axis": split.axis, "parts": split.parts}
+        elif betas is not None:
             numbers |= {"eps": item.numbers.eps, "betas": betas}
         fresh = {"params": [], **numbers, "peak_lr": item.numbers.lr, "names": (), "roles": ()}
-        group = groups.setdefault(tuple(numbers.values()), fresh)
+        group = groups.setdefault(tuple(numbers.items()), fresh)
         group["params"].append(item.tensor)
         group["names"] += (item.name,)
         group["roles"] += tuple(role for role in item.roles if role not in group["roles"])
@@ -168,6 +178,24 @@ def _with_own(item: RoleTensor, modules: Mapping[str, torch.nn.Module], at: Reso
         faults.append((item.name, f"roles: {item.name}: {error}"))
         return item
     return replace(item, own=factors)
+
+
+def _with_matrices(
+    item: RoleTensor, modules: Mapping[str, torch.nn.Module], at: Resolved, faults: Faults
+) -> RoleTensor:
+    """Return the tensor with the part of Muon that moves it, and with its matrices if that part is Muon's own."""
+    muon, moved_by = muon_of(at.recipe.column), [by(at.recipe.column, role) for role in item.roles]
+    item, size = replace(item, by=moved_by[0]), tuple(item.tensor.shape)
+    if muon is None or NAME not in moved_by or len(size) < 2:
+        return item
+    try:
+        if len(set(moved_by)) > 1:
+            raise HpxferError(f"what Muon moves and what AdamW moves must be tensors of their own, got {item.role}")
+        matrices = matrices_of(item.roles, size, modules[item.name.rpartition(".")[0]], item.name, at.target, muon)
+    except HpxferError as error:
+        faults.append((item.name, f"roles: {item.name} ({item.role}) of size {size}, under Muon: {error}"))
+        return item
+    return replace(item, matrices=matrices)
 
 
 def _misfit(item: RoleTensor, target: Shape) -> str | None:

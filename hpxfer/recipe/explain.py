@@ -17,6 +17,7 @@ from hpxfer.recipe.facts import TunedOn, stated
 from hpxfer.recipe.forward_hooks import EXPERTS
 from hpxfer.recipe.known_models import KNOWN_MODELS, known_model
 from hpxfer.recipe.propose_roles import roles
+from hpxfer.scaling.muon import Muon, by, muon_of
 from hpxfer.scaling.numbers import TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import MAX_DEPTH, Shape
 
@@ -47,7 +48,12 @@ class ModelExplanation:
 
 def row_of(item: RoleTensor) -> TensorNumbers:
     """Return what a tensor of a model gets."""
-    row = numbers_of(item.role, item.numbers, name=item.name, size=tuple(item.tensor.shape), note=item.own.note)
+    size, notes = tuple(item.tensor.shape), [item.own.note] if item.own.note else []
+    if item.matrices is not None and len(set(item.matrices.sizes)) > 1:
+        notes.append(f"its matrices: {item.matrices.text}")
+    scale = () if item.matrices is None else item.matrices.scales
+    note = "; ".join(notes) or None
+    row = numbers_of(item.role, item.numbers, by=item.by, name=item.name, size=size, scale=scale, note=note)
     if item.gain is not None and item.gain.offset == 1.0:
         row = replace(row, init="zeros", note="a gain of 1 + w")
     if item.role == BALANCED:
@@ -57,15 +63,24 @@ def row_of(item: RoleTensor) -> TensorNumbers:
     else:
         tied = "embedding and readout are one tensor, with the embedding's numbers"
         return replace(row, note=tied) if item.tied else row
-    return replace(row, lr=None, eps=None, weight_decay=None, note=note)
+    return replace(row, lr=None, scale=(), eps=None, weight_decay=None, note=note)
+
+
+def of_muon(muon: Muon, momentum: float) -> str:
+    """Return in one line what Muon does with the numbers of its tensors."""
+    return (
+        f"  muon: W <- (1 - LR * weight decay) W - LR s X(u), s = {muon.formula}, momentum {momentum:g}; "
+        "torch.optim.Muon takes X in bfloat16 whatever the model's precision"
+    )
 
 
 def description(at: Resolved, cautions: Sequence[str]) -> str:
     """Return as text what a recipe gives at a shape: the forward multipliers, and the numbers of each role."""
     recipe, target, sites = at.recipe.file, at.target, at.sites
     forward = [(key, value, sites[key]) for key, value in at.forward.items()]
-    rows = [numbers_of(role, numbers) for role, numbers in at.values.items() if role != BALANCED]
-    lines = number_lines(rows, ("role", "init", "lr", "eps", "weight_decay"))
+    column = at.recipe.column
+    rows = [numbers_of(role, numbers, by=by(column, role)) for role, numbers in at.values.items() if role != BALANCED]
+    lines = number_lines(rows, ("role", "by", "init", "lr", "eps", "weight_decay"))
     parts = [
         [
             f"{recipe.parameterization.name}, {recipe.optimizer}, {_origin(recipe)}",
@@ -81,6 +96,8 @@ def description(at: Resolved, cautions: Sequence[str]) -> str:
     ]
     if at.betas is not None:
         parts[-1].append(f"  betas {at.betas[0]:.6g}, {at.betas[1]:.6g}")
+    if (muon := muon_of(column)) is not None:
+        parts[-1].append(of_muon(muon, recipe.hps.momentum))
     rule = recipe.model.bias_rule
     if BALANCED in at.values and rule != "none":
         above = f"load - {target.kappa:g}"

@@ -93,7 +93,7 @@ class HPsPart(Part):
     """The base HPs. `multipliers` holds the constant multipliers by dotted name."""
 
     lr: float
-    adamw_lr: float = 0.0
+    adamw_lr: float = 0.0  # left out of the file under any optimizer but Muon
     init_scale: float
     residual_scale: float
     weight_decay: float
@@ -105,6 +105,10 @@ class HPsPart(Part):
     aux_weight: float = 0.0
     z_weight: float = 0.0
     multipliers: dict[str, float]
+
+    @model_serializer(mode="wrap")
+    def _known(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if value or key != "adamw_lr"}
 
 
 class InitPart(Part):
@@ -302,6 +306,7 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
             check_hp_value(name, value)
         except HpxferError as error:
             yield path, str(error)
+    yield from _adamw_lr(recipe)
     for name in FIXED_FACTORS:
         factor = (recipe.model.options or {}).get(name)
         if factor is not None and (isinstance(factor, bool | str) or not 0 < factor < math.inf):
@@ -313,6 +318,15 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     for name in recipe.hps.multipliers:
         if "." not in name:
             yield ("hps", "multipliers", name), "must be a dotted name, e.g. router.lr_mult"
+
+
+def _adamw_lr(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
+    """Yield that Muon's second LR is missing, or that another optimizer has one."""
+    given, needed = recipe.hps.adamw_lr, "adamw_lr" in rows_of("optimizer").get(recipe.optimizer).hps
+    if needed and not given:
+        yield ("hps", "adamw_lr"), f"must be > 0 with {recipe.optimizer}: AdamW moves all but hidden matrices; got 0"
+    if given and not needed:
+        yield ("hps", "adamw_lr"), f"must be left out with {recipe.optimizer}, which has one LR, got {given:g}"
 
 
 def _has_heads(family: str) -> bool:

@@ -8,12 +8,14 @@ model multiplies.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Multipliers, reference
+from hpxfer.scaling.muon import muon_of
 from hpxfer.scaling.roles import fan_in_dim
+from hpxfer.scaling.table import MuonRow
 
 if TYPE_CHECKING:
     from hpxfer.recipe.resolved import Resolved
@@ -73,6 +75,13 @@ def of_fan_in(at: Resolved, role: str, fan_in: int | None, base_fan_in: int | No
         weight_decay=grown ** exponent["weight_decay"],
         forward=1.0,
     )
+    muon = muon_of(at.recipe.column)
+    if muon is not None and isinstance(row, MuonRow) and (muon.heads, role) != ("split", "attn_out"):
+        # Until here s is that of the role's sizes. Of a head, the fan-in of an output is the size of the head.
+        (_, base_out), (_, out) = (muon.size(role, reference(shape)) for shape in (base, at.target))
+        own = muon.beyond_of((at_base * base_nominal, base_out), (fan_in, out))
+        by = muon.beyond(role, reference(base), reference(at.target)) / own
+        numbers = replace(numbers, lr=numbers.lr * by, weight_decay=numbers.weight_decay / by)
     if numbers == NONE:
         return OwnFactors()
     return OwnFactors(numbers=numbers, note=_spell(f"its fan-in is {fan_in}, and the width is {nominal}", numbers))

@@ -14,7 +14,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe import schedule
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.counted import check_counts, seen_in
-from hpxfer.recipe.explain import ModelExplanation, description, row_of
+from hpxfer.recipe.explain import ModelExplanation, description, of_muon, row_of
 from hpxfer.recipe.facts import OtherModelWarning, TunedOn, compared
 from hpxfer.recipe.file import (
     OF_A_SWEEP,
@@ -44,6 +44,8 @@ from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.evaluate import parameterization as parameterization_of
 from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.muon import MOMENTUM, kind_of, muon_of
+from hpxfer.scaling.muon import NAME as MUON
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions, Row
 from hpxfer.spec import YamlFile, parse_yaml, read_yaml
@@ -108,6 +110,7 @@ class Recipe:
         """Return a recipe from base HPs that are known without a sweep of hpxfer. Its provenance says so.
 
         `hps` gives at least `lr`, and others by their names in a sweep, e.g. `{"lr": 1e-3, "router.lr_mult": 0.25}`.
+        With the optimizer `muon`, or with its options as in `muon[scale=original]`, it gives `adamw_lr` too.
         `init` is the initialization of the base model, by default by fan-in. `model` gives fields of the recipe file's
         `model`: the `gate` (sigmoid, softmax, normalized_sigmoid, normalized_softmax, or one of a plug-in), the
         `attention_scale` (1/d_head or 1/sqrt(d_head)) and others, such as `norm`, `positions`, `attention_ratio` and
@@ -125,7 +128,9 @@ class Recipe:
             "parameterization": {"name": choice.name, "conventions": dict(choice.conventions)},
             "optimizer": optimizer,
             "base_shape": base.dims(),
-            "hps": asdict(hps) | {"multipliers": dict(hps.multipliers)} if isinstance(hps, HPs) else _sections(hps),
+            "hps": asdict(hps) | {"multipliers": dict(hps.multipliers)}
+            if isinstance(hps, HPs)
+            else _sections(hps, optimizer),
             "init": asdict(init or BaseInit()),
             # Each recipe must know these two of its base model. The rest may stay unknown.
             "model": dict.fromkeys(ModelPart.model_fields) | {"gate": "sigmoid", "attention_scale": "1/d_head"} | model,
@@ -189,19 +194,23 @@ class Recipe:
         return self._at(target_shape).values
 
     def param_groups(self, model: torch.nn.Module, roles: Roles, target_shape: Target) -> list[dict[str, Any]]:
-        """Return groups for `torch.optim.AdamW(groups)`, or `torch.optim.SGD(groups)` if the recipe is for sgd.
+        """Return groups for `torch.optim.AdamW(groups)`, or for `torch.optim.SGD` or `hpxfer.Muon`, as the recipe says.
 
         There is one group per set of equal numbers. It holds `params`, `lr` and `peak_lr` (both the peak: a schedule
         multiplies all groups alike, see `scheduler`), `weight_decay` (decoupled: times the LR), `eps` and `betas`
         (adamw only), and for the reader `names` and `roles`. Parameters that need no gradient are left out. A parameter
         of role router_bias must need none: the balancing rule updates it at `router_bias_lr`. Under FSDP2, call this
         after fully_shard.
+
+        A group that Muon moves has no eps and betas, but `momentum`, the `scale` s of each matrix in one of its tensors
+        and, if these are several, the slices (start, stop, step) that they are in `parts`, along `axis`. Its LR is that
+        before the scale. `hpxfer.torch_muon(groups)` makes groups for `torch.optim.Muon` of them.
         """
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
         self._warn_unattached(model, at)
         warn_once(model, self._tuned_on(model, found, at).warning(), OtherModelWarning)
-        groups = make_groups(found.parameters, at.betas)
+        groups = make_groups(found.parameters, at.betas, self.hps.momentum)
         schedule.remember(groups)
         return groups
 
@@ -236,6 +245,8 @@ class Recipe:
         at = self._at(shape_of(model) if target_shape is None else target_shape)
         found = self._assigned(model, proposed_roles(model) if roles is None else roles, at)
         heading = f"{self.parameterization.label()}, {self.optimizer}: {self.base_shape.label()} -> {at.target.label()}"
+        if (muon := muon_of(self.column)) is not None:
+            heading = f"{heading}\n{of_muon(muon, self.hps.momentum)}"
         tuned_on = self._tuned_on(model, found, at)
         warn_once(model, tuned_on.warning(), OtherModelWarning)
         return ModelExplanation(rows=tuple(map(row_of, found.tensors)), heading=heading, tuned_on=tuned_on)
@@ -350,10 +361,12 @@ def as_shape(given: Target, where: str = "target_shape") -> Shape:
     return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, where)
 
 
-def _sections(hps: Mapping[str, float]) -> dict[str, Any]:
+def _sections(hps: Mapping[str, float], optimizer: str) -> dict[str, Any]:
     """Return HPs by name as a recipe file has them: with defaults, and those of roles by themselves."""
     given = {name: float(value) if hasattr(value, "__float__") else value for name, value in sorted(hps.items())}
     scalars = {name: value for name, value in given.items() if "." not in name}
     multipliers = {name: value for name, value in given.items() if "." in name and value != 1.0}
     defaults = {one.name: one.default for one in fields(HPs) if one.default is not MISSING}
+    if kind_of(str(optimizer)) == MUON:
+        defaults["momentum"] = MOMENTUM
     return {**defaults, **scalars, "multipliers": multipliers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 PEAK = "peak_lr"
+NUMBERS = ("weight_decay", "eps", "momentum")  # a recipe gives a momentum to Muon's groups alone
 # Tensor -> (numbers, roles) that this process gave last. It is made with the first groups: it needs torch.
 _GIVEN: dict[str, Any] = {}
 
@@ -34,9 +35,10 @@ def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
 
     Raises HpxferError, which names roles, if groups have different factors: a schedule that gives all groups the same
     LR has undone the parameterization. So it does if the LRs from which a schedule starts (`initial_lr`) have, and if
-    the peak LRs, weight decay, eps or betas are not those that `param_groups` gave last for these tensors:
-    `load_state_dict` of another run puts that run's numbers in their place. An optimizer of another kind than the
-    recipe's, such as Adam without decoupled weight decay, is refused too. Groups with a peak LR of zero are left out.
+    the peak LRs, weight decay, eps, betas, or Muon's momentum and scales are not those that `param_groups` gave last
+    for these tensors: `load_state_dict` of another run puts that run's numbers in their place. An optimizer of another
+    kind than the recipe's, such as Adam without decoupled weight decay, is refused too. Groups with a peak LR of zero
+    are left out.
     """
     _check_groups(optimizer)
     _factor(optimizer, "initial_lr")
@@ -57,7 +59,8 @@ def remember(groups: Iterable[dict[str, Any]]) -> None:
 def _numbers(group: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a group that no schedule of the LR changes."""
     betas = {f"beta{i}": float(beta) for i, beta in enumerate(group.get("betas", ()), 1)}
-    return {key: float(group[key]) for key in (PEAK, "weight_decay", "eps") if key in group} | betas
+    scales = {f"scale{i}": float(scale) for i, scale in enumerate(group.get("scale", ()), 1)}
+    return {key: float(group[key]) for key in (PEAK, *NUMBERS) if key in group} | betas | scales
 
 
 def _factor(optimizer: torch.optim.Optimizer, key: str) -> float:
@@ -94,7 +97,7 @@ def _check_given(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         got = _numbers(group)
         for numbers, roles in (given[tensor] for tensor in group["params"] if tensor in given):
-            _check_kind(optimizer, group, is_adamw="beta1" in numbers)
+            _check_kind(optimizer, group, numbers)
             wrong |= {
                 f"{key} {got.get(key, math.nan):.6g} in place of {own:.6g} ({roles})": None
                 for key, own in numbers.items()
@@ -108,10 +111,14 @@ def _check_given(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _check_kind(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, is_adamw: bool) -> None:
-    """Raise HpxferError for an optimizer that reads no betas where the recipe has some, or decays through Adam."""
-    defaults = getattr(optimizer, "defaults", {})  # wrappers may have none
+def _check_kind(optimizer: torch.optim.Optimizer, group: dict[str, Any], given: Mapping[str, float]) -> None:
+    """Raise HpxferError for an optimizer that does not read what the recipe gives, or decays through Adam."""
+    defaults = getattr(optimizer, "defaults", {})  # wrappers and hpxfer.Muon have none
+    is_adamw, is_muon = "beta1" in given, "momentum" in given
     is_coupled = is_adamw and group["weight_decay"] and not group.get("decoupled_weight_decay", True)
-    if is_coupled or (defaults and is_adamw != ("betas" in defaults)):
+    misreads = is_adamw != ("betas" in defaults) or is_muon != ("ns_steps" in defaults) or "scale1" in given
+    if is_coupled or (defaults and misreads):
         kind = "AdamW, which has betas and decoupled weight decay" if is_adamw else "SGD, which has no betas"
+        if is_muon:
+            kind = "hpxfer.Muon, or torch.optim.Muon with the groups of hpxfer.torch_muon"
         raise HpxferError(f"optimizer: must be that of the recipe, {kind}, got {type(optimizer).__name__}")

@@ -20,6 +20,8 @@ from hpxfer.recipe.facts import INIT, doubts, model_facts, training_facts
 from hpxfer.recipe.file import InitPart, ModelPart, RecipeFile, read_recipe
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.muon import NAME as MUON
+from hpxfer.scaling.muon import kind_of
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.spec import (
     GPTModel,
@@ -124,7 +126,7 @@ def _other_base(recipe: RecipeFile, file: YamlFile) -> Iterator[tuple[KeyPath, A
     """Yield the family, the optimizer or the dimension that differs: (key path, of the recipe, of the sweep)."""
     model = _section(file.data, "model")
     for section, key, expected in (("model", "family", recipe.family), ("training", "optimizer", recipe.optimizer)):
-        if (given := _section(file.data, section).get(key, expected)) != expected:
+        if _one_spelling(key, given := _section(file.data, section).get(key, expected)) != expected:
             yield (section, key), expected, given
     if recipe.own_shape is not None or "base" not in model:
         return
@@ -137,6 +139,14 @@ def _other_base(recipe: RecipeFile, file: YamlFile) -> Iterator[tuple[KeyPath, A
     for name in wanted | own:
         if own.get(name) != wanted.get(name):
             yield ("model", "base", name), wanted.get(name), own.get(name)
+
+
+def _one_spelling(kind: str, name: Any) -> Any:
+    """Return the name of a row as it is registered. The schema refuses one that is not."""
+    try:
+        return rows_of(kind).spelled(name) if isinstance(name, str) else name
+    except HpxferError:
+        return name
 
 
 def _dims(shape: Shape) -> dict[str, Any]:
@@ -205,9 +215,11 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
         yield ("training", "betas"), [recipe.hps.beta1, recipe.hps.beta2]
     chosen = recipe.parameterization
     yield ("parameterizations",), [{"table": chosen.name, "conventions": dict(chosen.conventions)}]
+    # Under Muon no momentum given is not a momentum of zero, as it is under SGD.
+    defaults = {"adamw_lr": 0.0, **({"momentum": None} if kind_of(recipe.optimizer) == MUON else {})}
     for name, field in HPsSpec.model_fields.items():
         value = getattr(recipe.hps, name, None)
-        if name not in ("recipe", "multipliers") and value not in (None, field.default):
+        if name not in ("recipe", "multipliers") and value not in (None, defaults.get(name, field.default)):
             yield ("hps", name), value
     for name, value in recipe.hps.multipliers.items():
         yield ("hps", "multipliers", name), value

@@ -93,12 +93,13 @@ class Muon:
 
     def beyond(self, role: str, base: Shape, target: Shape) -> float:
         """Return s over sqrt(out/in) of a role, at the target over at the base. It is 1 under `spectral`."""
+        return self.beyond_of(self.size(role, base), self.size(role, target))
+
+    def beyond_of(self, base: tuple[float, float], target: tuple[float, float]) -> float:
+        """Return the same of a matrix with these (in, out)."""
         if self.scale == "spectral":
             return 1.0
-        of_target, of_base = (
-            self.factor(*size) / math.sqrt(size[1] / size[0])
-            for size in (self.size(role, target), self.size(role, base))
-        )
+        of_target, of_base = (self.factor(*size) / math.sqrt(size[1] / size[0]) for size in (target, base))
         return of_target / of_base
 
 

@@ -101,6 +101,30 @@ def test_groups_are_those_of_the_recipe_name_by_name(recipe: MakeRecipe, tmp_pat
         module["param_groups"](model)
 
 
+def test_a_recipe_of_muon_is_a_module_that_makes_its_optimizer(recipe: MakeRecipe, tmp_path: Path) -> None:
+    made, model = gated(recipe, optimizer="muon[scale=original]", hps__adamw_lr=0.01, hps__momentum=0.95), mixtral()
+    write_names(model, tmp_path / "names.json")
+    found = export(made, "torch", shape_of(model), tmp_path / "names.json")
+    module = run(found)
+    assert module["OPTIMIZER"] == "hpxfer.Muon"
+    named = {name: group for group in module["GROUPS"] for name in group["names"]}
+    assert named["lm_head.weight"].keys() == {"lr", "eps", "weight_decay", "betas", "names"}
+    assert named["model.layers.0.mlp.experts.gate_up_proj"]["scale"] == (2**0.5,)
+    with made.attach(model, shape_of(model)):
+        wanted = by_name(made.param_groups(model, hpxfer.roles(model), shape_of(model)), model)
+        optimizer = module["optimizer"](model)
+    assert type(optimizer) is hpxfer.Muon
+    assert by_name(optimizer.param_groups, model) == wanted
+    written = {row["name"]: row for row in json.loads(found.files["hpxfer.json"])["tensors"]}
+    assert written["model.layers.0.mlp.experts.gate_up_proj"]["scale"] == [2**0.5]
+    assert written["lm_head.weight"]["by"] == "adamw"
+    for target in ("megatron", "transformers", "json"):
+        with pytest.raises(
+            HpxferError, match=rf"{target} takes the optimizers .*, got muon\[scale=original\]; use --to torch"
+        ):
+            export(made, target, shape_of(model))
+
+
 def test_the_names_of_a_llama_are_those_of_the_library() -> None:
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**COMMON, "hidden_size": 64, "head_dim": 16}))
     base = {"width": 32, "depth": 2, "dense_width": 24, "head_dim": 16}

@@ -77,7 +77,7 @@ def test_its_file_loads_to_the_same_with_either_spelling_of_the_optimizer(tmp_pa
         ({"parameterization": "completep_moe"}, "did you mean 'completep-moe'"),
         ({"conventions": {"depth_alfa": 1}}, "unknown convention 'depth_alfa'"),
         ({"optimizer": "sgd"}, "the source has no sgd column"),
-        ({"optimizer": "lion"}, "optimizer: unknown optimizer 'lion'; legal: adamw, sgd"),
+        ({"optimizer": "lion"}, "optimizer: unknown optimizer 'lion'; did you mean 'muon'"),
         ({"gtae": "softmax"}, "model.gtae: unknown key; did you mean 'gate'"),
         ({"base_shape": {**BASE, "width": 33}}, "base_shape: width must be a multiple of head_dim"),
     ],

@@ -240,3 +240,19 @@ def test_a_sweep_of_a_plug_in_has_its_recipe_without_the_code_of_the_plug_in() -
         assert read.file.provenance.plugins == ("mine.py",)
         assert (read.hps, read.base_shape, read.init) == (registered.hps, registered.base_shape, registered.init)
         assert read.parameterization == registered.parameterization
+
+
+def test_a_sweep_of_muon_gives_both_lrs_whichever_was_fitted() -> None:
+    training = {**SWEEP["training"], "optimizer": "muon[router=adamw,scale=original]"}
+    made = recipe_of(results(training=training, hps={**SWEEP["hps"], "adamw_lr": 0.004}))
+    assert (made.optimizer, made.hps.momentum) == ("muon[scale=original]", 0.95)
+    assert (made.hps.lr, made.hps.adamw_lr, made.file.fitted.hp) == (2.0**-7, 0.004, "lr")
+    assert Recipe.parse(made.dump()) == made
+
+    def of_adamw_lr(cell: Cell) -> float:
+        return 3.0 + 0.04 * (math.log2(cell.trial.hps.adamw_lr) + 6.8) ** 2 + 0.001 * cell.trial.seed
+
+    grid, judge = {"adamw_lr": list(GRID)}, {"hp": "adamw_lr"}
+    hps = {**SWEEP["hps"], "lr": 0.02, "adamw_lr": 0.004}
+    made = recipe_of(results(of_adamw_lr, training=training, hps=hps, grid=grid, judge=judge))
+    assert (made.hps.lr, made.hps.adamw_lr, made.file.fitted.hp) == (0.02, 2.0**-7, "adamw_lr")

@@ -46,6 +46,27 @@ def test_what_the_file_leaves_out_comes_from_the_recipe(tmp_path: Path) -> None:
     assert "hps.lr: 0.015625" in (recipe.gives or ())
 
 
+def test_a_recipe_of_muon_gives_its_second_lr_and_its_momentum(tmp_path: Path) -> None:
+    made = data(optimizer="muon[scale=original]", hps__adamw_lr=0.03, hps__momentum=0.9)
+    spec = loaded(tmp_path, NO_BASE, NO_TABLES, NO_BETAS, recipe=made)
+    assert spec.training.optimizer == "muon[scale=original]"
+    assert (spec.hps.adamw_lr, spec.hps.momentum) == (0.03, 0.9)
+    found = spec.hps.recipe
+    assert found is not None
+    assert {"hps.adamw_lr: 0.03", "hps.momentum: 0.9"} <= set(found.gives or ())
+    assert not any("adamw_lr" in line for line in (*(found.instead or ()), *(found.left_out or ())))
+    spelled = ("steps: 200", "steps: 200\n  optimizer: muon[router=adamw,scale=original]")
+    spec = loaded(tmp_path, NO_BASE, NO_TABLES, NO_BETAS, spelled, recipe=made, hps="  adamw_lr: 0.5\n")
+    assert spec.hps.recipe is not None
+    assert "hps.adamw_lr: 0.5, in the recipe 0.03" in (spec.hps.recipe.instead or ())
+    still = data(optimizer="muon", hps__adamw_lr=0.03, hps__momentum=0.0)
+    assert loaded(tmp_path, NO_BASE, NO_TABLES, NO_BETAS, recipe=still).hps.momentum == 0.0
+    plain = loaded(tmp_path, NO_BASE, NO_TABLES, NO_BETAS).hps
+    assert plain.adamw_lr is None
+    assert plain.recipe is not None
+    assert not any("adamw_lr" in line for line in (*(plain.recipe.gives or ()), *(plain.recipe.left_out or ())))
+
+
 def test_what_the_file_sets_wins_and_is_said(tmp_path: Path) -> None:
     edits = (NO_BASE, ("steps: 200", "steps: 100\n  weight_decay: 0.3"), ("gpt\n", "gpt\n  embedding_std: 0.1\n"))
     spec = loaded(

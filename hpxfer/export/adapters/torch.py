@@ -43,13 +43,20 @@ def plain(name: str) -> str:
 
 
 def param_groups(model: Any) -> list[dict[str, Any]]:
-    """Return a parameter group per set of equal numbers. Raise ValueError unless each parameter is in one group."""
+    """Return a parameter group per set of equal numbers. Raise ValueError unless each parameter is in one group.
+
+    Those of Muon are made by hpxfer, which sees in the model how a tensor splits into matrices.
+    """
     parameters = {plain(name): tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     named = [name for group in GROUPS for name in group["names"]]
     if unknown := [name for name in parameters if name not in set(named)]:
         raise ValueError(f"GROUPS must hold every parameter, got none for {unknown}; export again with --names")
     if missing := [name for name in named if name not in parameters]:
         raise ValueError(f"the model must have every parameter of GROUPS, got none for {missing}")
+    if OPTIMIZER == "hpxfer.Muon":
+        import hpxfer
+
+        return hpxfer.Recipe.parse(RECIPE).param_groups(model, ROLES, SHAPE)
     return [
         {**group, "params": [parameters[name] for name in group["names"]], "peak_lr": group["lr"]} for group in GROUPS
     ]
@@ -73,6 +80,10 @@ def optimizer(model: Any) -> Any:
     """Return the optimizer of the recipe. Call prepare(model) first."""
     import torch
 
+    if OPTIMIZER == "hpxfer.Muon":
+        import hpxfer
+
+        return hpxfer.Muon(param_groups(model))
     return getattr(torch.optim, OPTIMIZER)(param_groups(model), **ARGUMENTS)
 
 

@@ -138,7 +138,7 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
 
     def numbers(group: Group) -> dict[str, float]:
         decay = {"start_wd": group.weight_decay, "end_wd": group.weight_decay, "wd_mult": 1.0}
-        return {"max_lr": group.lr, "min_lr": group.lr * fraction, "eps": group.eps, **decay}
+        return {"max_lr": group.lr, "min_lr": group.lr * fraction, "eps": group.numbers["eps"], **decay}
 
     values = {
         "GROUPS": groups(plan, partial(globs, lead="*"), numbers),
