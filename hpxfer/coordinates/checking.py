@@ -135,7 +135,7 @@ class _Check:
             scales=tuple(scales),
             base=base,
             shapes=tuple(shapes),
-            facts=path_facts(base, shapes, scales, network=network, gate=gate, **facts),
+            facts=path_facts(base, shapes, scales, network=network, gate=gate, optimizer=self.optimizer, **facts),
             gate=gate,
             roles=(*network.lookups, *(each.role for each in network.maps)),
         )

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from hpxfer.coordinates.networks import Network
 from hpxfer.coordinates.sizes import ZERO
 from hpxfer.scaling.coverage import sums_to_one_over
-from hpxfer.scaling.evaluate import ratios
+from hpxfer.scaling.evaluate import ratios, reference
 from hpxfer.scaling.monomial import Monomial
+from hpxfer.scaling.muon import muon_of
 from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import Column, MuonRow, Row
 
 SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """The exponents of a matrix that Muon orthogonalizes by itself, of `in` to `out` features."""
+
+    scale: float  # of Muon's factor s
+    beyond: float  # of s over sqrt(out/in)
+    gain: float  # of sqrt(in/out): what a semi-orthogonal matrix makes of the RMS of inputs that align with it
+    entries: float  # of 1/sqrt(max(in, out)): the RMS of its entries at full rank
+    rank: float  # of sqrt(min(in, out)): by how much less they are where the batch bounds the gradient's rank
+    thin: float  # of sqrt(max(1, in/out)): by how much less it makes of isotropic inputs
+    crosses: bool  # the path has shapes with in < out and shapes with in > out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +45,13 @@ class PathFacts:
     tied_embeddings: bool
     decays: bool  # the weight decay is not 0
     zeros: tuple[str, ...] = ()  # roles that HPs start at zero
+    muon: Mapping[str, Matrix] = field(default_factory=dict)  # role that Muon moves -> its matrix
+
+    def factor(self, row: Row, name: str) -> float:
+        """Return the exponent of a factor of a row. LR and decay of Muon are those under its scale."""
+        exponent = self.exponent(row.monomials()[name])
+        beyond = self.muon[row.role].beyond if isinstance(row, MuonRow) and row.role in self.muon else 0.0
+        return exponent + {"lr": -beyond, "weight_decay": beyond}.get(name, 0.0)
 
     def exponent(self, monomial: Monomial) -> float:
         """Return the exponent of a monomial along the path; that of an exact zero is -inf."""
@@ -53,6 +75,7 @@ def path_facts(
     tied_embeddings: bool = False,
     decays: bool = False,
     zeros: tuple[str, ...] = (),
+    optimizer: Column = "adam",
 ) -> PathFacts:
     """Return the facts of a path of shapes at `scales`."""
     at = [ratios(base, shape) for shape in path]
@@ -69,7 +92,32 @@ def path_facts(
         tied_embeddings=tied_embeddings,
         decays=decays,
         zeros=zeros,
+        muon=_matrices(optimizer, network, path, scales),
     )
+
+
+def _matrices(optimizer: Column, network: Network, path: Sequence[Shape], scales: Sequence[float]) -> dict[str, Matrix]:
+    """Return role -> its matrix, of the network's roles that Muon moves."""
+    muon, out = muon_of(optimizer), {}
+    for role in () if muon is None else muon.roles:
+        if muon is None or not any(each.role == role for each in network.maps):
+            continue
+        sizes = [muon.size(role, reference(shape)) for shape in path]
+
+        def along(value: Callable[[float, float], float], sizes: Sequence[tuple[float, float]] = sizes) -> float:
+            return exponent_of([value(*size) for size in sizes], scales)
+
+        scale, gain = along(muon.factor), along(lambda i, o: math.sqrt(i / o))
+        out[role] = Matrix(
+            scale=scale,
+            beyond=scale + gain,
+            gain=gain,
+            entries=along(lambda i, o: max(i, o) ** -0.5),
+            rank=along(lambda i, o: math.sqrt(min(i, o))),
+            thin=along(lambda i, o: math.sqrt(max(1.0, i / o))),
+            crosses=any(i < o for i, o in sizes) and any(i > o for i, o in sizes),
+        )
+    return out
 
 
 def exponent_of(sizes: Sequence[float], scales: Sequence[float]) -> float:

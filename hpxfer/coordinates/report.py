@@ -21,6 +21,7 @@ from hpxfer.coordinates.stability import NO_BLOW_UP, SLOW
 from hpxfer.host import aligned, json_ready
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
+from hpxfer.scaling.muon import moves
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.table import Column, Row
 
@@ -101,7 +102,7 @@ def _does_nothing(row: Row, factor: str, optimizer: Column) -> bool:
         case "init_std":
             return ROLES[row.role] in ("ones", "zeros")
         case "eps":
-            return optimizer != "adam"
+            return optimizer == "sgd" or moves(optimizer, row.role)
         case "weight_decay":
             return row.weight_decay == ZERO
         case "forward":
@@ -334,6 +335,8 @@ def _row(judged: Judged) -> tuple[str, ...]:
         slope, interval = f"{fit.slope:+.2f}{without(fit.dropped)}", f"{fit.low:+.2f} .. {fit.high:+.2f}"
     sign = {"equal": "", "at most": "<= ", "at least": ">= "}[fit.bound]
     predicted = "" if fit.predicted is None else f"{sign}{fit.predicted:+.2f}"
+    if fit.least is not None:
+        predicted = f"{fit.least:+.2f} .. {predicted}"
     when = f" (step {judged.step})" if judged.verdict in ("miss", "unclear") and judged.step != fit.step else ""
     sizes = (f"{size:.2g}" for size in (fit.magnitudes[0], fit.magnitudes[-1]))
     return (judged.role, judged.quantity, str(fit.step), slope, interval, predicted, judged.verdict + when, *sizes)
