@@ -87,14 +87,18 @@ class Muon:
         return SCALES[self.scale][1](fan_in, fan_out)
 
     def beyond(self, role: str, base: Shape, target: Shape) -> float:
-        """Return s over sqrt(out/in) of a role, at the target over at the base. It is 1 under `spectral`."""
-        if self.scale == "spectral":
-            return 1.0
-        of_target, of_base = (
-            self.factor(*size) / math.sqrt(size[1] / size[0])
-            for size in (self.size(role, target), self.size(role, base))
-        )
-        return of_target / of_base
+        """Return what divides the LR of a role: s over sqrt(out/in), at the target over at the base.
+
+        It is 1 under `spectral`, but for an output matrix with split heads: their updates add up, and the fan-in of the
+        spectral condition is that of a head. So the LR is also divided by the number of heads.
+        """
+
+        def at(shape: Shape) -> float:
+            fan_in, fan_out = self.size(role, shape)
+            heads = getattr(shape, fan_in_dim(role)) / fan_in
+            return float(self.factor(fan_in, fan_out) / math.sqrt(fan_out / fan_in) * heads)
+
+        return at(target) / at(base)
 
 
 @lru_cache(maxsize=256)
