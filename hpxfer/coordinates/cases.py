@@ -93,6 +93,8 @@ BASES = {
     "groups": "{width: 32, depth: 2, num_experts: 16, num_active: 8, expert_ratio: 1, head_dim: 16}",
     "dense_ratio": "{width: 32, depth: 2, dense_ratio: 1, head_dim: 16}",
 }
+# Under Muon the exponents of experts change where they are as wide as the model: the path stays on one side of it.
+MUON_BASES = {**BASES, "granularity": BASES["granularity"].replace("expert_ratio: 2", "expert_ratio: 8")}
 DENSE_BASES = {
     "width": "{width: 32, depth: 2, dense_ratio: 2, head_dim: 16}",
     "depth": "{width: 32, depth: 4, dense_ratio: 2, head_dim: 16}",
@@ -158,7 +160,7 @@ def own_case(
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
     kind, muon = kind_of(optimizer), muon_of(optimizer)
     text = _SWEEP.format(
-        base=DENSE_BASES[axis] if dense else BASES.get(axis, _EXPERTS),
+        base=DENSE_BASES[axis] if dense else (BASES if muon is None else MUON_BASES).get(axis, _EXPERTS),
         gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
         tied="true" if dict(choice.conventions).get("embeddings") == "tied" else "false",
         optimizer="adamw" if kind == "adam" else optimizer,

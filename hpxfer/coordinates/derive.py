@@ -11,8 +11,9 @@ Each size is a power of the path's scale, and this module computes the exponents
 
 Under Muon the effective update is forward * LR * s * sqrt(in / out) * |x|, as a semi-orthogonal matrix keeps the length
 of inputs that align with it. Of a matrix with in > out an interval is derived: it makes less of isotropic tokens, by up
-to sqrt(out / in). Output matrices are exempt, as what they read was measured to align with them. The size of an update
-is an interval too: a batch of few tokens bounds the rank of the gradient, and with it the size of the entries.
+to sqrt(out / in). Output matrices are exempt: what they read aligns with their updates, as slopes along the width show,
+from -0.06 to +0.06, although no norm holds the size of what they read. The size of an update is an interval too: a
+batch of few tokens bounds the rank of the gradient, and with it the size of the entries.
 
 (arXiv 2203.03466, section J; MSSP, section 4; for Muon 2310.17813.) The argument needs sizes with one leading part.
 Where two parts scale differently, or where features grow out of the range in which updates add up, nothing is derived,

@@ -32,7 +32,7 @@ TIED = "the embedding and the readout are one tensor, whose gradient has two par
 BIASES = "the gradients of the biases of experts and of attention scale differently"
 ONE_EPS = "the convention eps=global asks for one factor for all roles"
 BASE_EPS = "the convention eps=hidden keeps the base's eps outside hidden matrices"
-THIN = "Muon makes less of isotropic tokens where in > out, by up to sqrt(out/in)"
+THIN = "Muon makes less of tokens that do not align, by up to sqrt(out/in), or the root of split heads that add up"
 RANK = "Muon's entries are smaller, by up to the root of min(in, out), where the batch bounds the gradient's rank"
 CROSSES = "the path crosses in = out of a matrix of Muon, where exponents change; take --points on one side"
 NO_SOURCE = "the table's eps does not follow the gradients of FFNs as their number and size change"
@@ -118,8 +118,7 @@ def of_muon(held: Prediction, facts: PathFacts, role: str | None = None) -> Pred
     if matrix.crosses:
         return replace(held, exponent=None, source=CROSSES)
     of_size = held.quantity == "weight change"
-    # What output matrices read was measured to align with their updates.
-    less = matrix.rank if of_size else 0.0 if held.role.endswith("_out") else matrix.thin
+    less = matrix.rank if of_size else matrix.thin
     if abs(less) < SAME:
         return held
     ends = held.exponent, held.exponent - less

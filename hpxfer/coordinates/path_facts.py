@@ -14,6 +14,7 @@ from hpxfer.scaling.coverage import sums_to_one_over
 from hpxfer.scaling.evaluate import ratios, reference
 from hpxfer.scaling.monomial import Monomial
 from hpxfer.scaling.muon import muon_of
+from hpxfer.scaling.roles import fan_in_dim
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column, MuonRow, Row
 
@@ -25,11 +26,11 @@ class Matrix:
     """The exponents of a matrix that Muon orthogonalizes by itself, of `in` to `out` features."""
 
     scale: float  # of Muon's factor s
-    beyond: float  # of s over sqrt(out/in)
+    beyond: float  # of what divides the LR of a row: s over sqrt(out/in), see `Muon.beyond`
     gain: float  # of sqrt(in/out): what a semi-orthogonal matrix makes of the RMS of inputs that align with it
     entries: float  # of 1/sqrt(max(in, out)): the RMS of its entries at full rank
     rank: float  # of sqrt(min(in, out)): by how much less they are where the batch bounds the gradient's rank
-    thin: float  # of sqrt(max(1, in/out)): by how much less it makes of isotropic inputs
+    thin: float  # by how much less it may make of inputs that do not align
     crosses: bool  # the path has shapes with in < out and shapes with in > out
 
 
@@ -92,29 +93,38 @@ def path_facts(
         tied_embeddings=tied_embeddings,
         decays=decays,
         zeros=zeros,
-        muon=_matrices(optimizer, network, path, scales),
+        muon=_matrices(optimizer, network, base, path, scales),
     )
 
 
-def _matrices(optimizer: Column, network: Network, path: Sequence[Shape], scales: Sequence[float]) -> dict[str, Matrix]:
-    """Return role -> its matrix, of the network's roles that Muon moves."""
+def _matrices(
+    optimizer: Column, network: Network, base: Shape, path: Sequence[Shape], scales: Sequence[float]
+) -> dict[str, Matrix]:
+    """Return role -> its matrix, of the network's roles that Muon moves.
+
+    Isotropic inputs keep their RMS where in > out, and so gain less than sqrt(in/out). What output matrices read was
+    measured to align with their updates: they gain in full. Split heads of such a matrix add up, at least at random.
+    """
     muon, out = muon_of(optimizer), {}
     for role in () if muon is None else muon.roles:
         if muon is None or not any(each.role == role for each in network.maps):
             continue
-        sizes = [muon.size(role, reference(shape)) for shape in path]
+        shapes = [reference(shape) for shape in path]
+        sizes = [muon.size(role, shape) for shape in shapes]
+        beyond = [muon.beyond(role, reference(base), shape) for shape in shapes]
+        heads = [getattr(shape, fan_in_dim(role)) / size[0] for shape, size in zip(shapes, sizes, strict=True)]
+        summed = exponent_of(heads, scales)
 
         def along(value: Callable[[float, float], float], sizes: Sequence[tuple[float, float]] = sizes) -> float:
             return exponent_of([value(*size) for size in sizes], scales)
 
-        scale, gain = along(muon.factor), along(lambda i, o: math.sqrt(i / o))
         out[role] = Matrix(
-            scale=scale,
-            beyond=scale + gain,
-            gain=gain,
+            scale=along(muon.factor),
+            beyond=exponent_of(beyond, scales),
+            gain=along(lambda i, o: math.sqrt(i / o)) + summed,
             entries=along(lambda i, o: max(i, o) ** -0.5),
             rank=along(lambda i, o: math.sqrt(min(i, o))),
-            thin=along(lambda i, o: math.sqrt(max(1.0, i / o))),
+            thin=summed / 2 if role.endswith("_out") else along(lambda i, o: math.sqrt(max(1.0, i / o))),
             crosses=any(i < o for i, o in sizes) and any(i > o for i, o in sizes),
         )
     return out
