@@ -79,8 +79,8 @@ def derive(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tup
     found += [_prediction("gradient", role, size, last=0) for role, size in gradients.items()]
     learned = [("weight change", *item) for item in update.changes.items()]
     learned += [("effective", *item) for item in update.effective()]
+    learned += [("effective0", *item) for item in update.of_first_inputs()]
     found += [of_muon(_prediction(*each, first=1, last=1), facts) for each in learned]
-    found += [_prediction("effective0", role, size, first=1, last=1) for role, size in update.of_first_inputs()]
     found += [
         _prediction("propagating", each.role, ZERO) for each in facts.network.maps if start.weights(each.role) == ZERO
     ]

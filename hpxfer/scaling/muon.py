@@ -95,6 +95,8 @@ class Muon:
 
         def at(shape: Shape) -> float:
             fan_in, fan_out = self.size(role, shape)
+            if not fan_in or not fan_out:
+                return 1.0  # a model without attention
             heads = getattr(shape, fan_in_dim(role)) / fan_in
             return float(self.factor(fan_in, fan_out) / math.sqrt(fan_out / fan_in) * heads)
 
