@@ -143,6 +143,8 @@ def test_the_figure_has_a_panel_a_role_and_a_series_a_quantity() -> None:
     assert 0.9 < high < 2
     low, high = draw(check_page(report(FIT), report(FIT).axes[0])).axes[0].get_ylim()
     assert high - low > 1
+    between = report(replace(FIT, least=-0.5))
+    assert [y for _, y in check_page(between, between.axes[0]).rows[0][0].guides] == [(-0.5, -0.5), (0.0, 0.0)]
 
 
 def test_the_legend_names_what_is_there() -> None:
