@@ -18,6 +18,7 @@ from hpxfer.host import host_bytes
 from hpxfer.plan import stack_bytes
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.muon import kind_of, muon_of
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
@@ -79,6 +80,7 @@ FACTORS = (1, 2, 4, 8)
 # Dimension of Shape -> its name in a regime.
 REGIME_DIMS = {"width": "width", "expert_width": "expert_width", "num_experts": "experts", "num_active": "active"}
 
+BASE_WIDTH = 32
 _EXPERTS = "{width: 32, depth: 2, num_experts: 4, num_active: 4, expert_ratio: 1, head_dim: 16}"
 # Base shapes of the axes that need another base than `_EXPERTS`.
 BASES = {
@@ -91,6 +93,8 @@ BASES = {
     "groups": "{width: 32, depth: 2, num_experts: 16, num_active: 8, expert_ratio: 1, head_dim: 16}",
     "dense_ratio": "{width: 32, depth: 2, dense_ratio: 1, head_dim: 16}",
 }
+# Under Muon the exponents of experts change where they are as wide as the model: the path stays on one side of it.
+MUON_BASES = {**BASES, "granularity": BASES["granularity"].replace("expert_ratio: 2", "expert_ratio: 8")}
 DENSE_BASES = {
     "width": "{width: 32, depth: 2, dense_ratio: 2, head_dim: 16}",
     "depth": "{width: 32, depth: 4, dense_ratio: 2, head_dim: 16}",
@@ -102,10 +106,12 @@ MLP_BASES = {
     "regime-ii": Shape(width=64, depth=1, num_experts=32, num_active=32, expert_width=4),
     "regime-iii": Shape(width=48, depth=1, num_experts=6, num_active=6, expert_width=24),
 }
-# LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients.
-LR = {"adam": 2.0**-8, "sgd": 0.25}
+# LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients. That of Muon
+# multiplies sqrt(out/in), and is divided by what another scale is for a square matrix of the base.
+LR = {"adam": 2.0**-8, "sgd": 0.25, "muon": 0.04}
 LR_MULTS: dict[Column, dict[str, float]] = {
     "adam": {"embedding": 16, "position": 16},
+    "muon": {"embedding": 16, "position": 16},
     "sgd": {
         **dict.fromkeys(("embedding", "position"), 12.0),
         **dict.fromkeys(("attn_q", "attn_k"), 8.0),
@@ -127,10 +133,10 @@ model:
   position_std: 0.5
   biases: true
 data: {{source: "builtin:stdlib"}}
-training: {{batch_tokens: 256, steps: 100, validation_tokens: 256, optimizer: {optimizer}, eps: 1.0e-6}}
+training: {{batch_tokens: 256, steps: 100, validation_tokens: 256, optimizer: "{optimizer}", eps: 1.0e-6}}
 parameterizations: [sp]
 axes: {{width: [32]}}
-hps: {{residual_scale: {residual_scale}, router_bias_lr: 0}}
+hps: {{residual_scale: {residual_scale}, router_bias_lr: 0{adamw_lr}}}
 grid: {{lr: [{lr}]}}
 """
 
@@ -152,17 +158,19 @@ def own_case(
     _require_axis(axis, LEGAL)
     if dense and axis not in DENSE_BASES:
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
+    kind, muon = kind_of(optimizer), muon_of(optimizer)
     text = _SWEEP.format(
-        base=DENSE_BASES[axis] if dense else BASES.get(axis, _EXPERTS),
+        base=DENSE_BASES[axis] if dense else (BASES if muon is None else MUON_BASES).get(axis, _EXPERTS),
         gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
         tied="true" if dict(choice.conventions).get("embeddings") == "tied" else "false",
-        optimizer="sgd" if optimizer == "sgd" else "adamw",
+        optimizer="adamw" if kind == "adam" else optimizer,
         residual_scale=0.25 if axis == "depth" else 0.5,
-        lr=LR[optimizer],
+        lr=LR[kind] / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
+        adamw_lr="" if muon is None else f", adamw_lr: {LR['adam']}",
     )
     spec = parse_sweep(text, "the check's own sweep")
     hps, roles = base_hps(spec), model_roles(spec.base_shape, spec.model)
-    for role, factor in LR_MULTS[optimizer].items():
+    for role, factor in LR_MULTS[kind].items():
         if role in roles:
             hps = hps.with_value(f"{role}.lr_mult", factor)
     return Case(spec=spec, hps=hps, axis=_axis(spec, axis, _axis_spec(spec, axis, points)))

@@ -36,6 +36,7 @@ from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.evaluate import parameterization as by_name
+from hpxfer.scaling.muon import spelled
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec, decided, forward_problem, model_roles
@@ -135,7 +136,7 @@ class _Check:
             scales=tuple(scales),
             base=base,
             shapes=tuple(shapes),
-            facts=path_facts(base, shapes, scales, network=network, gate=gate, **facts),
+            facts=path_facts(base, shapes, scales, network=network, gate=gate, optimizer=self.optimizer, **facts),
             gate=gate,
             roles=(*network.lookups, *(each.role for each in network.maps)),
         )
@@ -246,7 +247,7 @@ def check(
         raise HpxferError(f"{rule} hpxfer does not see; hpxfer.check_module checks a module of your own")
     architecture = architecture or family
     first: Column = next(iter(choice.table.rows))
-    column = optimizer or (_column(sweep) if sweep else first)
+    column = spelled(optimizer or (_column(sweep) if sweep else first))
     asked = _Check(
         choice=choice,
         optimizer=column,

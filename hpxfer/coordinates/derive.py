@@ -4,14 +4,21 @@ Each size is a power of the path's scale, and this module computes the exponents
 
     init             W_0 x                    forward * init_std * sqrt(fan-in) * |x|         random weights add up
     weight change    W_1 - W_0                Adam: LR                  SGD: LR * |gradient|
+                                              Muon: LR * s / sqrt(max(in, out)), if the gradient has full rank
     decay            by weight decay          LR * weight decay
     effective        (W_t - W_0) x            forward * |weight change| * fan-in * |x|        an update aligns with x
     gradient         dL/dW = delta x^T        |delta| * |x|, and delta passes through W_0^T as a random vector does
 
-(arXiv 2203.03466, section J; MSSP, section 4.) The argument needs sizes with one leading part. Where two parts scale
-differently, or where features grow out of the range in which updates add up, nothing is derived, and the reason is
-kept. The exponents hold before training and for the first update: later ones depend on all that has moved before. This
-module knows no torch.
+Under Muon the effective update is forward * LR * s * sqrt(in / out) * |x|, as a semi-orthogonal matrix keeps the length
+of inputs that align with it. Of a matrix with in > out an interval is derived: it makes less of isotropic tokens, by up
+to sqrt(out / in). Output matrices are exempt: what they read aligns with their updates, as slopes along the width show,
+from -0.06 to +0.06, although no norm holds the size of what they read. The size of an update is an interval too: a
+batch of few tokens bounds the rank of the gradient, and with it the size of the entries.
+
+(arXiv 2203.03466, section J; MSSP, section 4; for Muon 2310.17813.) The argument needs sizes with one leading part.
+Where two parts scale differently, or where features grow out of the range in which updates add up, nothing is derived,
+and the reason is kept. The exponents hold before training and for the first update: later ones depend on all that has
+moved before. This module knows no torch.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.networks import ATTENDED, GATES, LAST, LOSS, SCORES, STREAM, VALUES, Map, Network, hidden
-from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, SPARSE, TIED
+from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, SPARSE, TIED, of_muon
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import SAME, ZERO, Size, grows, largest, led_by, power_of, product, sum_of
 from hpxfer.scaling.evaluate import Parameterization
@@ -70,15 +77,18 @@ def derive(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tup
     update = _Update(start, {role: start.weight_change(role, size, optimizer) for role, size in gradients.items()})
     found = [_prediction("activation", role, size, last=0) for role, size in start.activations()]
     found += [_prediction("gradient", role, size, last=0) for role, size in gradients.items()]
-    found += [_prediction("weight change", role, size, first=1, last=1) for role, size in update.changes.items()]
-    found += [_prediction("effective", role, size, first=1, last=1) for role, size in update.effective()]
-    found += [_prediction("effective0", role, size, first=1, last=1) for role, size in update.of_first_inputs()]
+    learned = [("weight change", *item) for item in update.changes.items()]
+    learned += [("effective", *item) for item in update.effective()]
+    learned += [("effective0", *item) for item in update.of_first_inputs()]
+    found += [of_muon(_prediction(*each, first=1, last=1), facts) for each in learned]
     found += [
         _prediction("propagating", each.role, ZERO) for each in facts.network.maps if start.weights(each.role) == ZERO
     ]
     found += [_prediction("change", role, update.changes[role], first=1, last=1) for role in facts.network.lookups]
     found += [
-        _prediction(GRADIENT_OVER_EPS, role, start.over_eps(role, size), last=0) for role, size in gradients.items()
+        _prediction(GRADIENT_OVER_EPS, role, start.over_eps(role, size), last=0)
+        for role, size in gradients.items()
+        if role not in facts.muon
     ]
     found += decays
     if facts.network.has("expert"):
@@ -123,7 +133,7 @@ class _Start:
             return f"the table has no row for {role}"
         if name == "init_std" and role in self.facts.zeros:
             return ZERO
-        return self.facts.exponent(self.rows[role].monomials()[name])
+        return self.facts.factor(self.rows[role], name)
 
     def weights(self, role: str) -> Size:
         """Return the weights of a role. A tied readout applies the embedding's matrix."""
@@ -135,7 +145,11 @@ class _Start:
 
     def fan_in(self, role: str) -> float:
         """Return the exponent of the number of inputs of a map."""
-        return self.symbol(fan_in_dim(role)) + (self.symbol("shared") if role == "shared_out" else 0.0)
+        return self.symbol(fan_in_dim(role)) + self.summed(role)
+
+    def summed(self, role: str) -> float:
+        """Return the exponent of the number of a role's outputs that add up."""
+        return self.symbol("shared") if role == "shared_out" else 0.0
 
     def feature(self, name: str) -> Size:
         """Return what a map reads."""
@@ -232,12 +246,17 @@ class _Start:
         return product(self.factor(role, "lr"), self.factor(role, "weight_decay"))
 
     def weight_change(self, role: str, gradient: Size, optimizer: Column) -> Size:
-        """Return W_1 - W_0. Adam's first step has the size of the LR, unless the gradient is zero or below its eps."""
+        """Return W_1 - W_0. Adam's first step has the size of the LR, unless the gradient is zero or below its eps.
+
+        That of Muon is semi-orthogonal, however small the gradient is.
+        """
         lr = self.factor(role, "lr")
         if lr == ZERO:
             return ZERO
         if gradient == ZERO:
             return DECAYS if self.facts.decays else ZERO
+        if matrix := self.facts.muon.get(role):
+            return product(lr, matrix.scale, matrix.entries)
         if optimizer == "sgd":
             return product(lr, gradient)
         if not self.network.large_eps:
@@ -355,8 +374,10 @@ class _Update:
     def _learned(self, each: Map) -> Size:
         if self.start.facts.kappa_moves and (each.role == "router" or each.role.startswith("expert")):
             return SPARSE
-        learned = product(self.start.forward(each.role), self.changes[each.role], self.start.fan_in(each.role))
-        return product(learned, self.start.feature(each.reads))
+        change, added = self.changes[each.role], self.start.fan_in(each.role)
+        if matrix := self.start.facts.muon.get(each.role):
+            added = matrix.gain - matrix.entries + self.start.summed(each.role)
+        return product(self.start.forward(each.role), change, added, self.start.feature(each.reads))
 
     def _of_sum(self) -> Size:
         start = self.start

@@ -47,6 +47,7 @@ class Line:
     crosses: tuple[float, ...] = ()  # the x of what misses
     look: Mapping[str, Any] = field(default_factory=dict)  # as matplotlib names it
     predicted: tuple[float | None, ...] = ()  # at each x
+    least: tuple[float | None, ...] = ()  # the lower end at each x, where an interval is predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,11 +185,9 @@ def has_slope(fit: Fit) -> bool:
 
 def slopes_of(label: str, color: str, fits: Sequence[Fit], **more: Any) -> Line:
     """Return the slopes of a quantity over the steps."""
-    shown = [(fit.step, fit.slope, fit.low, fit.high, fit.predicted) for fit in fits]
-    x, y, low, high, predicted = (tuple(column) for column in zip(*shown, strict=True))
-    return Line(
-        **{"label": label, "color": color, "x": x, "y": y, "low": low, "high": high, "predicted": predicted, **more}
-    )
+    names = {"x": "step", "y": "slope", **{name: name for name in ("low", "high", "predicted", "least")}}
+    shown = {name: tuple(getattr(fit, of) for fit in fits) for name, of in names.items()}
+    return Line(**{"label": label, "color": color, **shown, **more})
 
 
 def span_of(heights: Sequence[float]) -> tuple[float, float]:
@@ -198,10 +197,11 @@ def span_of(heights: Sequence[float]) -> tuple[float, float]:
 
 
 def guides_of(lines: Sequence[Line], beyond: float) -> Guides:
-    """Return a line for every exponent that is predicted in a panel, over the steps of which it is."""
+    """Return a line for every exponent or end of an interval that is predicted in a panel, over its steps."""
     steps: dict[float, list[float]] = {}
     for line in lines:
-        for step, height in zip(line.x, line.predicted, strict=True):
-            if height is not None:
-                steps.setdefault(height, []).append(step)
+        for heights in (line.predicted, line.least):
+            for step, height in zip(line.x, heights, strict=True):
+                if height is not None:
+                    steps.setdefault(height, []).append(step)
     return tuple(((min(at) - beyond, max(at) + beyond), (y, y)) for y, at in sorted(steps.items()))

@@ -77,7 +77,7 @@ def check_page(report: CheckReport, axis: AxisReport) -> Page:
         for role, of in groupby(fits, key=lambda fit: fit.role)
     }
     every = [line for of_role in lines.values() for line in of_role]
-    heights = [y for line in every for y in (*line.y, *line.predicted) if y is not None] or [0.0]
+    heights = [y for line in every for y in (*line.y, *line.predicted, *line.least) if y is not None] or [0.0]
     low, high = span_of(heights)
     columns = min(COLUMNS, max(len(lines), 1))
 

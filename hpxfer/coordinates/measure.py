@@ -17,8 +17,8 @@ What an update adds to a layer's output has two parts: one that aligns with the 
 that a random matrix of its size would add, which grows with its root. A prediction is about the first. It is judged at
 the scales at which it leads, and the random part is taken off; nothing is predicted where fewer than three remain.
 
-A prediction may also be an upper or a lower bound. Then a slope below or above it is ok as well. This module knows no
-torch.
+A prediction may also be an upper or a lower bound, or an interval. Then a slope below or above it, or inside, is ok as
+well. This module knows no torch.
 """
 
 from __future__ import annotations
@@ -236,6 +236,7 @@ class Prediction:
     first: int = 0
     last: int | None = None
     bound: Bound = "equal"
+    least: float | None = None  # an interval is predicted, from `least` to `exponent`
 
     def is_about(self, seen: Observation) -> bool:
         """Return whether the prediction is about this observation."""
@@ -265,6 +266,7 @@ class Fit:
     source: str | None = None  # of the prediction, or the reason why there is none
     dropped: tuple[float, ...] = ()
     bound: Bound = "equal"  # what the prediction is: a slope below or above a bound is ok as well
+    least: float | None = None  # the lower end, where an interval is predicted
 
 
 def fit(
@@ -338,12 +340,14 @@ def slope_without_zeros(
     return slope_of([scales[at] for at in kept], [values[at] for at in kept]), dropped
 
 
-def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal") -> Verdict:
+def judge(
+    slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal", least: float | None = None
+) -> Verdict:
     """Return the verdict on a slope, as the docstring of the module defines it."""
-    low, high = predicted - tolerance, predicted + tolerance
+    low, high = (predicted if least is None else least) - tolerance, predicted + tolerance
     if (slope.low > high and bound != "at least") or (slope.high < low and bound != "at most"):
         return "miss"
-    if abs(slope.value - predicted) <= tolerance and (slope.high - slope.low) / 2 <= tolerance:
+    if low <= slope.value <= high and (slope.high - slope.low) / 2 <= tolerance:
         return "ok"
     beyond = (bound == "at most" and slope.high <= high) or (bound == "at least" and slope.low >= low)
     return "ok" if beyond else "unclear"
@@ -423,6 +427,7 @@ def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: fl
         source=found.source if found else None,
         dropped=tuple(sorted((*left_out, *dropped))),
         bound=found.bound if found else "equal",
+        least=found.least if found else None,
     )
 
 
@@ -438,7 +443,7 @@ def _is_of_one_seed(members: Sequence[Observation], found: Prediction | None, to
     for seed in range(count):
         others = [seen.values[:seed] + seen.values[seed + 1 :] for seen in members]
         slope, _ = slope_without_zeros(scales, others)
-        if slope is not None and judge(slope, found.exponent, tolerance, found.bound) != "miss":
+        if slope is not None and judge(slope, found.exponent, tolerance, found.bound, found.least) != "miss":
             return True
     return False
 
@@ -458,7 +463,7 @@ def _verdict(
     if not all(magnitudes) and found.bound != "at most":
         return "miss"  # no power of the scale is zero
     if slope is not None and found.exponent is not None:
-        verdict = judge(slope, found.exponent, tolerance, found.bound)
+        verdict = judge(slope, found.exponent, tolerance, found.bound, found.least)
         return "unclear" if dropped and verdict == "ok" else verdict
     if nothing and found.bound == "at most":
         return "zero"

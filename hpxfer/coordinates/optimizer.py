@@ -17,6 +17,7 @@ from hpxfer.coordinates.measure import Observation
 from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.parameters import ParameterSpec
+from hpxfer.scaling.muon import moves
 from hpxfer.train.optimizer import StackOptimizer
 from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.trial import Trial
@@ -30,6 +31,8 @@ def gradients_over_eps(observations: Iterable[Observation], trial: Trial) -> Ite
     for seen in observations:
         if seen.quantity != "gradient" or seen.role == "router_bias":  # a rule moves that, or plain SGD
             continue
+        if moves(trial.setting.optimizer, seen.role):  # Muon has no eps of its own
+            continue
         values = tuple(value / roles[seen.role].eps for value in seen.values)
         yield replace(seen, quantity=GRADIENT_OVER_EPS, values=values)
 
@@ -38,7 +41,7 @@ def decays(trial: Trial, roles: Iterable[str], scale: float) -> Iterator[Observa
     """Yield the share that weight decay takes from each role in one step, at a decay of 1/lr of the base."""
     trial = replace(trial, hps=trial.hps.with_value("weight_decay", 1 / trial.hps.lr))
     layout = FlatLayout(
-        parameters=tuple(ParameterSpec(name=role, role=role, size=(1,)) for role in roles), num_trials=1
+        parameters=tuple(ParameterSpec(name=role, role=role, size=(1, 1)) for role in roles), num_trials=1
     )
     flat, values = torch.ones(layout.numel), trial.globals()
     optimizer = StackOptimizer(layout, flat, trial.setting.optimizer)

@@ -21,6 +21,7 @@ from hpxfer.coordinates.stability import NO_BLOW_UP, SLOW
 from hpxfer.host import aligned, json_ready
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
+from hpxfer.scaling.muon import moves
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.table import Column, Row
 
@@ -101,7 +102,7 @@ def _does_nothing(row: Row, factor: str, optimizer: Column) -> bool:
         case "init_std":
             return ROLES[row.role] in ("ones", "zeros")
         case "eps":
-            return optimizer != "adam"
+            return optimizer == "sgd" or moves(optimizer, row.role)
         case "weight_decay":
             return row.weight_decay == ZERO
         case "forward":
@@ -315,9 +316,11 @@ def _axis_text(report: AxisReport) -> str:
     out = [f"{report.axis}: {report.scale_name} {scales}  ({report.shapes[0]} to {report.shapes[-1]})"]
     out += [f"warning: {warning}" for warning in report.warnings]
     out += aligned([HEAD, *map(_row, report.judged_shown)])
-    reasons = _reasons(report.judged_shown)
-    if reasons:
-        out += ["no prediction, because", *(f"  {roles}: {why}" for why, roles in reasons)]
+    silent = (each for each in report.judged_shown if each.verdict == "no prediction")
+    between = (each for each in report.judged_shown if each.shown.least is not None)
+    for what, found in (("no prediction, because", silent), ("an interval is predicted, because", between)):
+        if reasons := _reasons(found):
+            out += [what, *(f"  {roles}: {why}" for why, roles in reasons)]
     if measures := as_text(report.measures, report.scale_name):
         out += ["", *measures, ""]
     if report.limit is not None and (losses := report.limit.lines()):
@@ -333,10 +336,14 @@ def _row(judged: Judged) -> tuple[str, ...]:
     else:
         slope, interval = f"{fit.slope:+.2f}{without(fit.dropped)}", f"{fit.low:+.2f} .. {fit.high:+.2f}"
     sign = {"equal": "", "at most": "<= ", "at least": ">= "}[fit.bound]
-    predicted = "" if fit.predicted is None else f"{sign}{fit.predicted:+.2f}"
+    predicted = "" if fit.predicted is None else sign + _predicted(fit)
     when = f" (step {judged.step})" if judged.verdict in ("miss", "unclear") and judged.step != fit.step else ""
     sizes = (f"{size:.2g}" for size in (fit.magnitudes[0], fit.magnitudes[-1]))
     return (judged.role, judged.quantity, str(fit.step), slope, interval, predicted, judged.verdict + when, *sizes)
+
+
+def _predicted(fit: Fit) -> str:
+    return f"{fit.predicted:+.2f}" if fit.least is None else f"{fit.least:+.2f} .. {fit.predicted:+.2f}"
 
 
 def _no_slope(magnitudes: Iterable[float]) -> str:
@@ -347,10 +354,10 @@ def _no_slope(magnitudes: Iterable[float]) -> str:
 
 
 def _reasons(judged: Iterable[Judged]) -> list[tuple[str, str]]:
-    """Return (reason, quantities) of the quantities of which nothing is predicted on purpose."""
+    """Return (reason, quantities) of the quantities of which nothing, or an interval, is predicted on purpose."""
     out: dict[str, list[str]] = {}
     for found in judged:
-        if found.verdict == "no prediction" and found.shown.source:
+        if found.shown.source:
             out.setdefault(found.shown.source, []).append(f"{found.role} {found.quantity}")
     return [(why, ", ".join(names)) for why, names in out.items()]
 
@@ -386,7 +393,10 @@ def _first_miss(axis: AxisReport, judged: Judged) -> Fit:
 
 def _excess(fit: Fit) -> float:
     """Return a key that sorts the farthest slope first."""
-    return -math.inf if fit.slope is None or fit.predicted is None else -abs(fit.slope - fit.predicted)
+    if fit.slope is None or fit.predicted is None:
+        return -math.inf
+    least = fit.predicted if fit.least is None else fit.least
+    return -max(fit.slope - fit.predicted, least - fit.slope)
 
 
 def _movement(axis: AxisReport, fit: Fit) -> str:
@@ -395,6 +405,6 @@ def _movement(axis: AxisReport, fit: Fit) -> str:
     if fit.slope is None or fit.predicted is None:
         return f"{what} is {_no_slope(fit.magnitudes)}"
     verb = "grows" if fit.slope > fit.predicted else "vanishes"
-    if fit.predicted:  # the sum over the blocks is what keeps its size
-        return f"{what} scales as {axis.scale_name}^{fit.slope:+.2f}, not {fit.predicted:+.2f}"
+    if fit.predicted or fit.least:  # the sum over the blocks is what keeps its size
+        return f"{what} scales as {axis.scale_name}^{fit.slope:+.2f}, not {_predicted(fit)}"
     return f"{what} {verb} as {axis.scale_name}^{fit.slope:+.2f}"

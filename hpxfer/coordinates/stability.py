@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from hpxfer.coordinates.derive import fades
 from hpxfer.coordinates.measure import Bound, Prediction
-from hpxfer.coordinates.optimizer_rules import BIASES, SPARSE, TIED, decay_rule, eps_rule
+from hpxfer.coordinates.optimizer_rules import BIASES, SPARSE, TIED, decay_rule, eps_rule, of_muon
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ZERO
@@ -118,8 +118,9 @@ def _learned(facts: PathFacts, optimizer: Column, quantity: str, role: str, expo
         why = SHARES
     if facts.tied_embeddings and role == "readout" and facts.symbols["width"]:
         why = TIED
-    slow = role in SLOW_WITH_SGD if optimizer == "sgd" else role == "router" and facts.network.large_eps
-    return Prediction(
+    beside_eps = role == "router" and facts.network.large_eps and role not in facts.muon
+    slow = role in SLOW_WITH_SGD if optimizer == "sgd" else beside_eps
+    held = Prediction(
         quantity=quantity,
         role=role,
         exponent=None if why else exponent + 0.0,
@@ -127,3 +128,4 @@ def _learned(facts: PathFacts, optimizer: Column, quantity: str, role: str, expo
         first=first,
         bound="at most" if slow else "equal",
     )
+    return of_muon(held, facts, ROLE_OF.get(role, role))

@@ -92,12 +92,21 @@ class Muon:
         return SCALES[self.scale][1](fan_in, fan_out)
 
     def beyond(self, role: str, base: Shape, target: Shape) -> float:
-        """Return s over sqrt(out/in) of a role, at the target over at the base. It is 1 under `spectral`."""
-        return self.beyond_of(self.size(role, base), self.size(role, target))
+        """Return what divides the LR of a role: s over sqrt(out/in), at the target over at the base.
+
+        It is 1 under `spectral`, but for an output matrix with split heads: their updates add up, and the fan-in of the
+        spectral condition is that of a head. So the LR is also divided by the number of heads.
+        """
+        old, new = self.size(role, base), self.size(role, target)
+        heads = [
+            getattr(shape, fan_in_dim(role)) / size[0] if size[0] else 1.0
+            for shape, size in ((base, old), (target, new))
+        ]
+        return self.beyond_of(old, new) * heads[1] / heads[0]
 
     def beyond_of(self, base: tuple[float, float], target: tuple[float, float]) -> float:
-        """Return the same of a matrix with these (in, out)."""
-        if self.scale == "spectral":
+        """Return the ratio of s over sqrt(out/in) of two matrices with these (in, out); 1 where a model lacks them."""
+        if self.scale == "spectral" or not all((*base, *target)):
             return 1.0
         of_target, of_base = (self.factor(*size) / math.sqrt(size[1] / size[0]) for size in (target, base))
         return of_target / of_base

@@ -189,7 +189,7 @@ def bad_where_asked(conventions: Conventions) -> tuple[Row, ...]:
         (wrong_of(adam_axes=("batches",)), ": unknown axis 'batches'; did you mean 'batch'"),
         (wrong_of(fixed={"kapa": "a slip"}), ": fixed must name properties of a shape, got 'kapa'; did you"),
         (wrong_of(regime="IV"), ": regime must be I, II or III, got 'IV'"),
-        (wrong_of(rows={"lion": SP.rows["adam"]}), ", lion: a column must be adam or sgd"),
+        (wrong_of(rows={"lion": SP.rows["adam"]}), ", lion: a column must be adam, sgd, muon"),
         (wrong_of(rows={}), ": rows must have a column for adam or sgd, got none"),
         # The rows of every convention are looked at.
         (wrong_of(rows={"adam": bad_where_asked}, conventions={"bad": BAD}), ", adam, bad=yes: embedding: lr: unknown"),

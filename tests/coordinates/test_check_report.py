@@ -57,6 +57,15 @@ def test_how_a_quantity_is_judged(fits: tuple[Fit, ...], verdict: str, step: int
     assert (judged.verdict, judged.step, judged.shown.step) == (verdict, step, shown)
 
 
+def test_an_interval_is_shown_with_its_reason_and_a_miss_is_as_far_as_its_nearer_end() -> None:
+    between = replace(FIT, slope=-0.2, predicted=0.0, least=-0.5, source="tokens may not align")
+    near = replace(between, role="attn_v", slope=-0.7, low=-0.7, high=-0.7, verdict="miss")
+    text = report(between, near, replace(MISS, role="moe", slope=0.3)).table()
+    assert "-0.50 .. +0.00  ok" in text
+    assert "an interval is predicted, because\n  attn_v change, router change: tokens may not align" in text
+    assert "moe change grows as width^+0.30; attn_v change scales as width^-0.70, not -0.50 .. +0.00" in text
+
+
 @pytest.mark.parametrize(
     ("fits", "passed", "says"),
     [
@@ -134,6 +143,8 @@ def test_the_figure_has_a_panel_a_role_and_a_series_a_quantity() -> None:
     assert 0.9 < high < 2
     low, high = draw(check_page(report(FIT), report(FIT).axes[0])).axes[0].get_ylim()
     assert high - low > 1
+    between = report(replace(FIT, least=-0.5))
+    assert [y for _, y in check_page(between, between.axes[0]).rows[0][0].guides] == [(-0.5, -0.5), (0.0, 0.0)]
 
 
 def test_the_legend_names_what_is_there() -> None:

@@ -160,6 +160,15 @@ def test_a_bound_allows_more_than_an_equality() -> None:
     assert on(-0.6, 0.2) == ["unclear", "unclear", "unclear"]
 
 
+def test_an_interval_allows_what_lies_inside() -> None:
+    def on(value: float, half: float = 0.05) -> str:
+        return judge(Slope(value=value, low=value - half, high=value + half), 0.0, 0.15, least=-0.5)
+
+    assert [on(value) for value in (-0.6, -0.5, -0.25, 0.1)] == ["ok"] * 4
+    assert [on(-0.75), on(0.25)] == ["miss", "miss"]
+    assert on(-0.25, half=0.2) == "unclear"
+
+
 def test_a_miss_of_one_seed_is_unclear_and_that_of_two_is_a_miss() -> None:
     def with_large(count: int) -> list[list[float]]:
         """Return sizes of 24 seeds that do not grow, but for `count` large ones, which shrink to the others' size."""

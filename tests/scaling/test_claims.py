@@ -80,7 +80,13 @@ def test_rows_imply_what_papers_claim_of_the_gpt(name: str, optimizer: Column) -
             path, scales = [point.shape for point in points], [point.scale for point in points]
             network = gpt_network(path[-1], gated=False)
             facts = path_facts(
-                base, path, scales, network=network, gate=model.gate, tied_embeddings=model.tied_embeddings
+                base,
+                path,
+                scales,
+                network=network,
+                gate=model.gate,
+                tied_embeddings=model.tied_embeddings,
+                optimizer=optimizer,
             )
             claimed = predict(claims_of(choice, optimizer), scales, [ratios(base, shape) for shape in path])
             compared += same(derive(choice, optimizer, facts), claimed, f"{choice.label()} {axis}")
@@ -89,7 +95,9 @@ def test_rows_imply_what_papers_claim_of_the_gpt(name: str, optimizer: Column) -
 
 @pytest.mark.parametrize("gate", ["sigmoid", "normalized_softmax"])
 @pytest.mark.parametrize("matrices", [1, 2])
-@pytest.mark.parametrize(("name", "optimizer"), [each for each in COLUMNS if each[0] in block_claims.TABLES])
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [each for each in COLUMNS if each[0] in block_claims.TABLES and each[1] != "muon"]
+)
 def test_rows_imply_what_papers_claim_of_their_block(name: str, optimizer: Column, matrices: int, gate: str) -> None:
     options = Options(expert_matrices=matrices, gate=gate)  # type: ignore[arg-type]
     path = mlp_path(f"regime-{(parameterization(name).table.regime or 'I').lower()}", None)

@@ -67,9 +67,8 @@ def approach(
     """Return whether losses approach the limit that the table of `choice` claims, or why that is not asked."""
     name = choice.table.limit
     if optimizer != "sgd":
-        return not_compared(
-            f"not solved for {optimizer}, whose update divides entry by entry; --optimizer sgd has limits"
-        )
+        does = "divides entry by entry" if optimizer == "adam" else "orthogonalizes matrices"
+        return not_compared(f"not solved for {optimizer}, whose update {does}; --optimizer sgd has limits")
     if name is None:
         return not_compared(f"{choice.name} claims none")
     regime = parameterization(name).table.regime

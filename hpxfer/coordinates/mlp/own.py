@@ -16,6 +16,7 @@ import torch
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.evaluate import BaseInit, Parameterization
 from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.muon import MOMENTUM, muon_of
 from hpxfer.scaling.shape import UNIT, Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec import MLP, Activation, Balance, RouterBias
@@ -64,6 +65,7 @@ class Training:
 
     lr: float
     eps: float = 0.1
+    adamw_lr: float = 0.0  # under Muon
 
 
 # This eps is as large as the gradients, so that the table's factor on eps has an effect (it is faithful, Why Routers
@@ -78,6 +80,9 @@ def default_training(choice: Parameterization, optimizer: Column) -> Training:
     """Return the base HPs at which a check trains its own model."""
     if optimizer == "adam":
         return ADAM
+    if (muon := muon_of(optimizer)) is not None:
+        # At the base all matrices are 1 x 1, where sqrt(out/in) is 1.
+        return Training(lr=ADAM.lr / muon.factor(1.0, 1.0), adamw_lr=ADAM.lr)
     return SGD_III if choice.table.regime == "III" else SGD
 
 
@@ -143,7 +148,7 @@ def own_trials(
         num_inputs=options.inputs,
         batch_tokens=options.samples,
         steps=steps + 1,  # the gradient after the last update is measured too
-        optimizer="sgd" if optimizer == "sgd" else "adamw",
+        optimizer="adamw" if optimizer == "adam" else optimizer,
         final_window_steps=1,
         validation_tokens=options.samples,
         balance=Balance(bias="none"),
@@ -151,6 +156,8 @@ def own_trials(
     )
     hps = HPs(
         lr=training.lr,
+        adamw_lr=training.adamw_lr,
+        momentum=0.0 if muon_of(optimizer) is None else MOMENTUM,
         eps=training.eps,
         router_bias_lr=0.0,
         multipliers=(("readout.init_mult", 0.5**0.5), ("readout.lr_mult", 0.5)),

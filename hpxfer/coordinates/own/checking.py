@@ -28,6 +28,8 @@ from hpxfer.coordinates.path_facts import path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import OutOfRangeWarning, Recipe, Resolved, declared, left_to_multiply, unattached
+from hpxfer.scaling.muon import NAME as MUON
+from hpxfer.scaling.muon import kind_of
 from hpxfer.scaling.roles import fan_in_dim
 from hpxfer.scaling.shape import Shape
 
@@ -115,6 +117,12 @@ def check_own(
 ) -> CheckReport:
     """Return the report of `check_module` for the functions of a module."""
     require_size(steps, seeds, points)
+    if kind_of(recipe.column) == MUON:
+        name = recipe.parameterization.label()
+        raise HpxferError(
+            f"a module must have a recipe of adam or sgd to be checked, got {recipe.column}; its table is checked by "
+            f"hpxfer check --parameterization '{name}' --optimizer '{recipe.column}'"
+        )
     path = (
         grown_path(recipe.base_shape, axis, points)
         if module.shapes is None
