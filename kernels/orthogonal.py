@@ -16,15 +16,14 @@ STEPS = 5
 _EPS = 1e-7
 
 
-def orthogonal(u_NIO: Tensor) -> Tensor:
-    """Return a new [N, I, O] float32 whose matrices are nearly semi-orthogonal. On CUDA the steps are in bfloat16."""
+def orthogonal(u_NIO: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a new [N, I, O] float32 whose matrices are nearly semi-orthogonal. `dtype` is that of the products."""
     a, b, c = COEFFICIENTS
     x = u_NIO / (u_NIO.flatten(1).square().sum(1).sqrt().view(-1, 1, 1) + _EPS)
     is_tall = x.shape[1] > x.shape[2]
     if is_tall:
         x = x.transpose(1, 2).contiguous()
-    if x.is_cuda:
-        x = x.bfloat16()
+    x = x.to(dtype)
     for _ in range(STEPS):
         gram = torch.bmm(x, x.transpose(1, 2))
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -30,8 +30,9 @@ FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 # On a CPU 1.24 to 1.45 was measured above an idle worker (`python tests/studies/memory_peaks.py`, AMD EPYC, torch 2.13,
 # 2026-11). On a GPU nobody measured it; torch's allocator and the pools of CUDA graphs are assumed to take this much.
 CPU_ALLOCATOR, GPU_ALLOCATOR = 1.5, 1.15
-# A buffer of the optimizer on a CPU: see hpxfer.train.optimizer.
+# A buffer of the optimizer on a CPU, and how many of them a rule for matrices needs: see hpxfer.train.optimizer.
 _BUFFER_BYTES = 4 * 2**19
+_OF_MATRICES = 7
 # Per token of a whole batch: input and target, and the loss.
 _BATCH_BYTES = 2 * 8 + 4
 
@@ -122,6 +123,10 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
         all_gradients, late = 0, readout if setting.tied_embeddings else 0
     # A rule with a kernel updates in place.
     buffer = (0 if rule.kernel else largest) if cuda else min(_BUFFER_BYTES, largest)
+    if rule.matrices is not None:
+        # Whole matrices: the momentum's parts, the matrix, the next one, and the products of each.
+        whole = max((4 * spec.numel for spec in specs if spec.role in rule.matrices.roles), default=0)
+        buffer = _OF_MATRICES * (num_trials * whole if cuda else max(min(_BUFFER_BYTES, num_trials * whole), whole))
     # A copy of the parameters, for which the sum of a lane has room. The sums of squares are float64: a copy of the
     # largest parameter, and its squares.
     probe = (floats if setting.accumulation_lanes == 1 else 0) + 4 * largest

@@ -27,9 +27,9 @@ class Muon(torch.optim.Optimizer):
     """Muon with the groups of `Recipe.param_groups`, in which AdamW moves what Muon does not.
 
     A group with a `scale` is Muon's. Its matrices step along the nearest semi-orthogonal matrix to their momentum, in
-    float32 on the CPU, and each expert, query, key or gate in one tensor by itself. A matrix whose gradient is exactly
-    zero, such as that of an expert without tokens, takes no step and keeps its momentum. `recipe.scheduler` and any
-    other schedule of torch works. Raises HpxferError for groups of something else, and for sharded tensors.
+    float32 on any device, and each expert, query, key or gate in one tensor by itself. A matrix whose gradient is
+    exactly zero, such as that of an expert without tokens, takes no step and keeps its momentum. `recipe.scheduler` and
+    any other schedule of torch works. Raises HpxferError for groups of something else, and for sharded tensors.
 
     >>> model = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(32, 32, bias=False), "norm": torch.nn.LayerNorm(32)})
     >>> groups = [
@@ -123,7 +123,7 @@ def torch_muon(
 
     torch multiplies the LR by a scale of its own, which `adjust_lr_fn` names, and decays by the LR without it. LR and
     weight decay of the groups make up for both, so that each matrix takes the recipe's step. It orthogonalizes in
-    bfloat16 whatever the precision of the model, which `hpxfer.Muon` does not on the CPU, and an expert without tokens
+    bfloat16 whatever the precision of the model, which `hpxfer.Muon` does not, and an expert without tokens
     steps on by its old momentum. Raises HpxferError for stacked or joined matrices, which it cannot take apart.
 
     >>> model = torch.nn.Linear(16, 64, bias=False)

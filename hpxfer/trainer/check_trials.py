@@ -15,6 +15,7 @@ from hpxfer.receipts.checks import not_possible
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.muon import moves
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import rules_of
@@ -137,9 +138,11 @@ class Evidence:
         choice, setting, found = self.trial.parameterization, self.trial.setting, self.trial.globals()
         if choice is not None and choice.is_own:
             return None
-        betas = {"betas": (found.beta1, found.beta2)} if setting.optimizer == "adamw" else {}
+        betas = {} if setting.column == "sgd" else {"betas": (found.beta1, found.beta2)}
         out = {role: {**asdict(numbers), **betas} for role, numbers in self.trial.resolved().items()}
         for role in out:
+            if moves(setting.column, role):  # Muon reads neither eps nor betas
+                out[role] |= {"eps": None, "betas": None}
             if ROLES[role] == "ones":  # a gain starts at 1, or at 0 where the model multiplies by 1 + gain
                 out[role]["init_std"] = None
         return out

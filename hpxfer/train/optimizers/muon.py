@@ -61,6 +61,8 @@ def muon(options: Muon) -> Optimizer:
 
 
 def _update(g: Tensor, spec: ParameterSpec, m: Tensor, at: Numbers, scaled: tuple[int, float], out: Tensor) -> None:
+    import torch
+
     from hpxfer.kernels.orthogonal import orthogonal
 
     heads, scale = scaled
@@ -72,7 +74,8 @@ def _update(g: Tensor, spec: ParameterSpec, m: Tensor, at: Numbers, scaled: tupl
     fresh = g * (1 - momentum)
     m.copy_((m * momentum).add_(fresh).where(moves, m))
     u = (m * momentum).add_(fresh)
-    x = _joined(orthogonal(_split(u, heads, spec.role)), u.shape, heads, spec.role)
+    dtype = torch.bfloat16 if u.is_cuda else torch.float32  # as references do on GPUs; the state stays float32
+    x = _joined(orthogonal(_split(u, heads, spec.role), dtype), u.shape, heads, spec.role)
     out.copy_(x.mul_(lr * scale).masked_fill_(~moves, 0.0))
 
 
