@@ -134,10 +134,10 @@ class Explanation:
         factors = self.factors[row.role]
         cells = {name: _factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FACTORS}
         muon = muon_of(self.optimizer)
-        if isinstance(row, MuonRow) and muon is not None and muon.scale != "spectral":  # s is no monomial
-            cells["lr"] = f"{factors.lr:.6g} ({row.lr} sqrt(out/in) / s)"
+        if isinstance(row, MuonRow) and muon is not None and (beyond := muon.beyond_text(row.role)):
+            cells["lr"] = f"{factors.lr:.6g} ({row.lr} / ({beyond}))"
             if row.weight_decay != ZERO:
-                cells["weight_decay"] = f"{factors.weight_decay:.6g} ({row.weight_decay} s / sqrt(out/in))"
+                cells["weight_decay"] = f"{factors.weight_decay:.6g} ({row.weight_decay} {beyond})"
         if by(self.optimizer, row.role) == "muon":
             cells["eps"] = "-"
         return (row.role, *cells.values(), row.source)

@@ -104,6 +104,11 @@ class Muon:
         ]
         return self.beyond_of(old, new) * heads[1] / heads[0]
 
+    def beyond_text(self, role: str) -> str:
+        """Return what divides the LR of a role in words, nothing where it is 1."""
+        of_scale = [] if self.scale == "spectral" else ["s / sqrt(out/in)"]
+        return " x ".join([*of_scale, *(["heads"] if self.heads == "split" and role == "attn_out" else [])])
+
     def beyond_of(self, base: tuple[float, float], target: tuple[float, float]) -> float:
         """Return the ratio of s over sqrt(out/in) of two matrices with these (in, out); 1 where a model lacks them."""
         if self.scale == "spectral" or not all((*base, *target)):
