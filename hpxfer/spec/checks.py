@@ -250,6 +250,8 @@ def _value(at: KeyPath, name: str, value: float) -> Iterator[Problem]:
         check_hp_value(name, value)
     except HpxferError as error:
         yield at, str(error)
+    if name == "adamw_lr" and value == 0:  # which elsewhere stands for an optimizer without it
+        yield at, "adamw_lr must be > 0, got 0"
 
 
 def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:

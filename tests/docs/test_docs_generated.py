@@ -17,6 +17,7 @@ from docs_sweep_file import sweep_file_markdown
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.table import MuonRow
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec.load import sweep_schema
 
@@ -52,6 +53,9 @@ def test_the_error_rate_of_the_readme_is_that_of_the_committed_run() -> None:
     assert said in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+BY_MUON = [table.name for table in PARAMETERIZATIONS.rows() if "muon" in table.rows]
+
+
 def rows_of(name: str) -> list[str]:
     """Return the lines of one table."""
     return [line for line in rules_of(name).splitlines() if line.startswith("| `")]
@@ -72,7 +76,10 @@ def test_every_role_of_a_table_stands_once_per_optimizer(name: str) -> None:
     roles = [role.strip("`") for row in rows_of(name) for role in row.split(" | ")[0].removeprefix("| ").split(", ")]
     assert {line.count("|") for line in rules_of(name).splitlines() if line.startswith("|")} == {8}
     choice = parameterization(name)
-    assert sorted(roles) == sorted(row.role for optimizer in choice.table.rows for row in choice.rows(optimizer))
+    # Of Muon, a page has the rows that are not as under Adam.
+    moved = [row for row in choice.rows("muon[router=muon]") if isinstance(row, MuonRow)] if name in BY_MUON else []
+    plain = [row for optimizer in choice.table.rows if optimizer != "muon" for row in choice.rows(optimizer)]
+    assert sorted(roles) == sorted(row.role for row in (*plain, *moved))
 
 
 def test_the_references_have_every_key_and_every_command() -> None:

@@ -219,6 +219,10 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
             "parameterizations": ["completep", "sp"],
         },
     ),
+    **{
+        f"gpt {optimizer}": (GPT, {"training.optimizer": optimizer, "hps": {"adamw_lr": 0.015625}})
+        for optimizer in ("muon", "muon[scale=match_rms_adamw,heads=split,router=muon]")
+    },
     "gpt cosine": (GPT, {"training.schedule": {"decay": "cosine", "warmup": 2}, "training.gradient_clip": 1.0}),
     "mlp": (MLP, {}),
     "mlp softmax": (MLP, {"model.gate": "softmax"}),

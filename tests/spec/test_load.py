@@ -18,7 +18,7 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.data import points_with_data
 from hpxfer.spec.load import sweep_schema, with_overrides
-from hpxfer.spec.yaml_file import parse_yaml
+from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
 
@@ -74,6 +74,23 @@ def test_derived_values() -> None:
     assert (spec.steps, spec.final_window_steps, spec.judged_hp) == (100, 10, "lr")
     assert spec.base_shape.expert_width == 32
     assert parse_sweep(edited(("steps: 200", "steps: 5"), ("warmup: 20", "warmup: 0"))).steps == 5
+
+
+def test_muon_has_the_momentum_of_public_codes_unless_a_sweep_gives_one_and_one_spelling() -> None:
+    def muon(options: str, hps: str) -> SweepSpec:
+        data = parse_yaml(edited(), "sweep").data
+        data["training"]["optimizer"], data["hps"] = (
+            f"muon[{options}]",
+            {"adamw_lr": 0.01, **parse_yaml(hps, "hps").data},
+        )
+        return parse_sweep(write_yaml(data))
+
+    given = muon("router=muon, scale=original", "{lr: 0.1}")
+    assert given.training.optimizer == "muon[scale=original,router=muon]"
+    assert given.hps.momentum == 0.95
+    assert muon("heads=joint", "{momentum: 0}").hps.momentum == 0
+    assert muon("heads=joint", "{momentum: 0}").training.optimizer == "muon"
+    assert parse_sweep(dump_sweep(given)) == given
 
 
 @pytest.mark.parametrize(
