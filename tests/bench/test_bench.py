@@ -20,7 +20,7 @@ from hpxfer.bench import command, rates
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.command import bench_device
-from hpxfer.bench.rates import BASE, LARGE, SMALL, Rate, cpu_case, cpu_row, progress, rate, steady
+from hpxfer.bench.rates import BASE, LARGE, SMALL, Rate, cpu_case, cpu_row, muon_row, progress, rate, steady
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
@@ -101,6 +101,14 @@ def test_cuda_is_refused_where_there_is_none(monkeypatch: Patch) -> None:
     assert bench_device("auto").type == bench_device("cpu").type == "cpu"
     with pytest.raises(HpxferError, match="--device cuda needs a CUDA device that torch sees, got none"):
         bench_device("cuda")
+
+
+def test_muon_is_measured_as_a_share_of_a_step(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(rates, "cpu_case", lambda width: TINY)
+    row = muon_row(16, rounds=1)
+    assert 0 < row.value < 1
+    assert 0 < row.numbers["share_of_flops"] < 1
+    assert row.numbers["rate_over_product"] > 0
 
 
 def test_a_plan_counts_with_what_was_measured_on_this_cpu(tmp_path: Path, monkeypatch: Patch) -> None:

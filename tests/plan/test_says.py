@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,13 @@ import pytest
 from command_line import hpxfer
 from made_results import DATA
 from planted_lines import line
-from sweep_text import edited
+from sweep_text import SWEEP, edited, with_keys
 from tiny import write_tiny
 
 from hpxfer.driver import prepare
-from hpxfer.model.cost import active_without_embeddings
+from hpxfer.model.cost import active_without_embeddings, optimizer_flops, optimizer_share
 from hpxfer.plan.cautions import active_lines, cautions
-from hpxfer.plan.make import make_plan
+from hpxfer.plan.make import make_plan, optimizer_lines
 from hpxfer.plan.outlook import PUBLISHED_NOISE, Outlook, outlook
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Outcome
@@ -343,3 +345,19 @@ def test_so_many_seeds_decide_and_a_third_of_them_rarely_does() -> None:
     needed = (expected().seeds_needed or (0, 0))[0]
     assert sum(decided(needed, draw) for draw in range(4)) >= 2
     assert sum(decided(max(needed // 3, 2), draw) for draw in range(4)) <= 1
+
+
+def test_the_share_of_muon_is_a_quarter_at_the_batch_that_the_plan_names() -> None:
+    spec = parse_sweep(with_keys(SWEEP, "training.optimizer: muon", "hps.adamw_lr: 0.01"))
+    made = Expansion(spec, DATA)
+    (line,) = optimizer_lines(made)
+    large, setting = made.shapes[-1], made.setting_at(made.shapes[-1])
+    found = re.search(rf"{large.label()} from ([\d,]+) tokens", line)
+    assert found is not None, line
+    tokens = int(found[1].replace(",", ""))
+    assert optimizer_share(large, replace(setting, batch_tokens=tokens)) <= 0.25
+    assert optimizer_share(large, replace(setting, batch_tokens=tokens - 1)) > 0.25
+    # Five steps of three products on square matrices: 5 (4 + 2) width^3 for each of q, k, v, o, and two of each expert.
+    count = large.depth * (4 + 2 * large.num_experts)
+    assert optimizer_flops(large, setting) == pytest.approx(count * 30 * large.width**3)
+    assert optimizer_lines(Expansion(parse_sweep(SWEEP), DATA)) == ()
