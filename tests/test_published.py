@@ -30,7 +30,10 @@ SWEEPS = (
     *("init_lr_wide", "mlp-search", "mlp-search-absolute", "mlp-search-onwards", *ROUTERS),
     *("regime-i", "regime-ii", "regime-iii", "softmax-collapse"),
 )
-WITHOUT_CURVES = ("far_axes",)  # stored for its verdicts alone
+# Stored for their verdicts alone.
+WITHOUT_CURVES = (
+    *("far_axes", "muon_width", "muon_axes", "muon_rms", "muon_original", "muon_adamw_lr", "muon_beside_adamw"),
+)
 
 
 @cache
