@@ -25,7 +25,7 @@ from hpxfer.scaling.evaluate import (
     resolve_globals,
 )
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.monomial import ONE, ZERO
 from hpxfer.scaling.muon import by, muon_of
 from hpxfer.scaling.numbers import OF_ROLE, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape
@@ -134,10 +134,12 @@ class Explanation:
         factors = self.factors[row.role]
         cells = {name: _factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FACTORS}
         muon = muon_of(self.optimizer)
-        if isinstance(row, MuonRow) and muon is not None and (beyond := muon.beyond_text(row.role)):
-            cells["lr"] = f"{factors.lr:.6g} ({row.lr} / ({beyond}))"
-            if row.weight_decay != ZERO:
-                cells["weight_decay"] = f"{factors.weight_decay:.6g} ({row.weight_decay} {beyond})"
+        if isinstance(row, MuonRow) and muon is not None:  # s is no monomial
+            for name, beyond in zip(("lr", "weight_decay"), muon.beyond_text(row.role), strict=True):
+                monomial = getattr(row, name)
+                if beyond and monomial != ZERO:
+                    text = beyond if monomial == ONE else f"{monomial} {beyond}"
+                    cells[name] = f"{getattr(factors, name):.6g} ({text})"
         if by(self.optimizer, row.role) == "muon":
             cells["eps"] = "-"
         return (row.role, *cells.values(), row.source)

@@ -104,10 +104,12 @@ class Muon:
         ]
         return self.beyond_of(old, new) * heads[1] / heads[0]
 
-    def beyond_text(self, role: str) -> str:
-        """Return what divides the LR of a role in words, nothing where it is 1."""
-        of_scale = [] if self.scale == "spectral" else ["s / sqrt(out/in)"]
-        return " x ".join([*of_scale, *(["heads"] if self.heads == "split" and role == "attn_out" else [])])
+    def beyond_text(self, role: str) -> tuple[str, str]:
+        """Return in words what multiplies the LR of a role beside its monomial, and what the decay; empty where none."""
+        parts = [] if self.scale == "spectral" else [("sqrt(out/in)/s", "s/sqrt(out/in)")]
+        if self.heads == "split" and role == "attn_out":
+            parts.append(("1/heads", "heads"))
+        return " ".join(of_lr for of_lr, _ in parts), " ".join(of_decay for _, of_decay in parts)
 
     def beyond_of(self, base: tuple[float, float], target: tuple[float, float]) -> float:
         """Return the ratio of s over sqrt(out/in) of two matrices with these (in, out); 1 where a model lacks them."""
