@@ -105,7 +105,7 @@ class Muon:
         return self.beyond_of(old, new) * heads[1] / heads[0]
 
     def beyond_text(self, role: str) -> tuple[str, str]:
-        """Return in words what multiplies the LR of a role beside its monomial, and what the decay; empty where none."""
+        """Return in words what multiplies the LR of a role beside its monomial, and its decay; empty where none."""
         parts = [] if self.scale == "spectral" else [("sqrt(out/in)/s", "s/sqrt(out/in)")]
         if self.heads == "split" and role == "attn_out":
             parts.append(("1/heads", "heads"))
