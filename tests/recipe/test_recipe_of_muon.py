@@ -11,6 +11,7 @@ import pytest
 import torch
 from hf_models import ATTENTION, make
 from own_model import OwnGPT, roles_of
+from plain_muon import plain_step
 from recipe_data import BASE, multiplies
 from refusals import refused
 from torch import Tensor, nn
@@ -58,20 +59,6 @@ def draw(size: Sequence[int], seed: int) -> Tensor:
 def give_gradients(model: nn.Module, step: int) -> None:
     for seed, tensor in enumerate(model.parameters()):
         tensor.grad = 0.01 * draw(tensor.shape, 100 * step + seed)
-
-
-def plain_step(w: Tensor, m: Tensor, g: Tensor, lr: float, scale: float) -> tuple[Tensor, Tensor]:
-    """Return a matrix and its momentum after a step of Muon, in float64, as the public code has it."""
-    m = 0.95 * m + 0.05 * g
-    x = 0.05 * g + 0.95 * m
-    x = x / (x.norm() + 1e-7)
-    turned = x.shape[0] > x.shape[1]
-    x = x.T if turned else x
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-    x = x.T if turned else x
-    return (1 - lr * 0.5) * w - lr * scale * x, m
 
 
 # Kind of model -> tensor -> its matrices as [out, in].

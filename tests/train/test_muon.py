@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from plain_muon import plain_step
 
 from hpxfer.errors import HpxferError
 from hpxfer.kernels.orthogonal import orthogonal
@@ -68,22 +69,6 @@ def gradients(layout: FlatLayout, step: int, *, without: int | None = None) -> d
             copies.append(g.expand(layout.num_trials, *spec.size).clone())
         out[spec.name] = tuple(copies)
     return out
-
-
-def plain_step(
-    w: torch.Tensor, m: torch.Tensor, g: torch.Tensor, lr: float, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a matrix [out, in] and its momentum after a step of Muon, in float64, as the public code has it."""
-    m = 0.95 * m + 0.05 * g
-    x = 0.05 * g + 0.95 * m
-    x = x / (x.norm() + 1e-7)
-    turned = x.shape[0] > x.shape[1]
-    x = x.T if turned else x
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-    x = x.T if turned else x
-    return (1 - lr * 0.5) * w - lr * scale * x, m
 
 
 @pytest.mark.parametrize("scale", list(SCALES))
