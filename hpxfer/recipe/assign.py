@@ -110,7 +110,8 @@ def make_groups(
 ) -> list[dict[str, Any]]:
     """Return one optimizer group per set of equal numbers, in the order of the model's parameters.
 
-    `betas` is None for SGD, which has no eps either. The momentum is that of Muon.
+    `betas` is None for SGD, which has no eps either. The momentum is that of Muon. Its groups hold None as betas, so
+    that AdamW stops at its first step: else it would train them without a word, at an LR that is not for it.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for item in parameters:
@@ -119,7 +120,8 @@ def make_groups(
         numbers: dict[str, Any] = {"lr": item.numbers.lr, "weight_decay": item.numbers.weight_decay}
         if item.matrices is not None:
             split = item.matrices
-            numbers |= {"momentum": momentum, "scale": split.scales, "axis": split.axis, "parts": split.parts}
+            split_as = {"scale": split.scales, "axis": split.axis, "parts": split.parts}
+            numbers |= {"betas": None, "momentum": momentum, **split_as}
         elif betas is not None:
             numbers |= {"eps": item.numbers.eps, "betas": betas}
         fresh = {"params": [], **numbers, "peak_lr": item.numbers.lr, "names": (), "roles": ()}

@@ -202,9 +202,10 @@ class Recipe:
         of role router_bias must need none: the balancing rule updates it at `router_bias_lr`. Under FSDP2, call this
         after fully_shard.
 
-        A group that Muon moves has no eps and betas, but `momentum`, the `scale` s of each matrix in one of its tensors
-        and, if these are several, the slices (start, stop, step) that they are in `parts`, along `axis`. Its LR is that
-        before the scale. `hpxfer.torch_muon(groups)` makes groups for `torch.optim.Muon` of them.
+        A group that Muon moves has no eps, and None as betas, on which AdamW stops. It has `momentum`, the `scale` s of
+        each matrix in one of its tensors and, if these are several, the slices (start, stop, step) that they are in
+        `parts`, along `axis`. Its LR is that before the scale. `hpxfer.torch_muon(groups)` makes groups for
+        `torch.optim.Muon` of them.
         """
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)

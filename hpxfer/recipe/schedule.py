@@ -58,7 +58,7 @@ def remember(groups: Iterable[dict[str, Any]]) -> None:
 
 def _numbers(group: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a group that no schedule of the LR changes."""
-    betas = {f"beta{i}": float(beta) for i, beta in enumerate(group.get("betas", ()), 1)}
+    betas = {f"beta{i}": float(beta) for i, beta in enumerate(group.get("betas") or (), 1)}
     scales = {f"scale{i}": float(scale) for i, scale in enumerate(group.get("scale", ()), 1)}
     return {key: float(group[key]) for key in (PEAK, *NUMBERS) if key in group} | betas | scales
 

@@ -27,6 +27,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from hpxfer.errors import MAX_SHOWN, HpxferError, joined, nearest, shown
 from hpxfer.registry import KINDS, rows_of
+from hpxfer.scaling.muon import MOMENTUM, kind_of
+from hpxfer.scaling.muon import NAME as MUON
 from hpxfer.scaling.shape import MAX_DIM, MAX_TOKENS
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, spell
 
@@ -347,6 +349,16 @@ Number = Annotated[float, BeforeValidator(_power_of_two, json_schema_input_type=
 Values = Annotated[
     GridValues, BeforeValidator(into("values", list, tuple), json_schema_input_type=list[float] | GridValues)
 ]
+
+
+def with_momentum(given: Any) -> Any:
+    """Return a sweep of Muon with the momentum of every public code, unless it gives one."""
+    training, hps = (given.get(key) or {} for key in ("training", "hps")) if isinstance(given, dict) else ({}, {})
+    if not isinstance(training, dict) or not isinstance(hps, dict) or "momentum" in hps:
+        return given
+    if kind_of(str(training.get("optimizer"))) != MUON:
+        return given
+    return {**given, "hps": {**hps, "momentum": MOMENTUM}}
 
 
 class Registered:

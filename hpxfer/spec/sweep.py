@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from hpxfer.scaling.muon import MOMENTUM, kind_of
-from hpxfer.scaling.muon import NAME as MUON
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.arms import Arm, ParameterizationSpec
 from hpxfer.spec.data_section import DataSpec, PointData
@@ -32,6 +30,7 @@ from hpxfer.spec.fields import (
     Values,
     into,
     whole,
+    with_momentum,
 )
 from hpxfer.spec.model_section import Depth, ModelSpec, Ratio
 from hpxfer.spec.own import OwnDims, TrainerSpec, with_trainer
@@ -175,8 +174,7 @@ class TrainingSpec(Section):
     """Tokens of the run, a multiple of batch_tokens, in at most 1e9 steps. The data must hold more than these, unless
     data.epochs lets a run read it several times."""
     optimizer: Annotated[str, Registered("optimizer")] = "adamw"
-    """The optimizer. Muon's options are `scale` (spectral, original or match_rms_adamw), `heads` (joint or split) and
-    `router` (adamw or muon): `muon[scale=original,router=muon]`."""
+    """The optimizer. Muon may have options, as in `muon[scale=original,router=muon]` (docs/parameterizations.md)."""
     betas: Annotated[Seq[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = (0.9, 0.95)
     """The two betas of AdamW, each in [0, 1)."""
     eps: Positive = 1e-12
@@ -268,18 +266,15 @@ class HPsSpec(Section):
     """A recipe.yaml, whose base HPs, initialization, optimizer, base shape and parameterization the sweep takes over
     where this file gives none. `hpxfer plan` prints what comes from it, and what does not."""
     lr: Number | None = None
-    """The learning rate. It may be left out if it is the only HP in the grid. Under Muon, that of the matrices that it
-    moves."""
+    """The learning rate. It may be left out if it is the only HP in the grid. Under Muon, that of its matrices."""
     adamw_lr: Number | None = None
-    """Under Muon, and given there: the learning rate of what AdamW moves, which is embedding, position, readout, gains,
-    biases and, by default, the router."""
+    """Under Muon, and given there: the learning rate of what AdamW moves, all but hidden matrices, and the router."""
     init_scale: Number = 1.0
     """The factor of the init std of every matrix."""
     residual_scale: Number = 1.0
     """The factor of every residual branch."""
     momentum: Number = 0.0
-    """The momentum of SGD, as torch's without dampening: no table moves it, as it multiplies the LR of all roles alike.
-    That of Muon, in the form of Nesterov, is 0.95 by default."""
+    """The momentum of SGD, as torch's without dampening, or of Muon, as Nesterov's, with 0.95 as its default."""
     router_bias_lr: Number = 0.01
     """The rate of the rule that balances the experts through the router bias."""
     aux_weight: Number = 0.0
@@ -422,7 +417,7 @@ class SweepSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_trainer(cls, given: Any) -> Any:
-        return _with_momentum(with_trainer(given))
+        return with_momentum(with_trainer(given))
 
     @property
     def base_shape(self) -> Shape:
@@ -458,16 +453,6 @@ class SweepSpec(Section):
         """Whether every HP of the grid has one value: the question is what a larger shape gains, not transfer."""
         one_value = all(len(values.numbers()) == 1 for values in self.grid.values())
         return self.search.kind == "grid" and bool(self.grid) and one_value
-
-
-def _with_momentum(given: Any) -> Any:
-    """Return a sweep of Muon with the momentum of every public code, unless it gives one."""
-    training, hps = (given.get(key) or {} for key in ("training", "hps")) if isinstance(given, dict) else ({}, {})
-    if not isinstance(training, dict) or not isinstance(hps, dict) or "momentum" in hps:
-        return given
-    if kind_of(str(training.get("optimizer"))) != MUON:
-        return given
-    return {**given, "hps": {**hps, "momentum": MOMENTUM}}
 
 
 def base_values(spec: SweepSpec) -> dict[str, float]:

@@ -265,6 +265,10 @@ def test_groups_go_to_the_optimizer_that_they_are_for() -> None:
         hpxfer.Muon,
         model.parameters(),
     )
+    for tensor in model.parameters():
+        tensor.grad = torch.ones_like(tensor)
+    with pytest.raises(TypeError, match="NoneType"):
+        torch.optim.AdamW([{**one} for one in groups]).step()
     optimizer = hpxfer.Muon(groups)
     optimizer.param_groups[0]["momentum" if "momentum" in optimizer.param_groups[0] else "eps"] = 0.5
     refused(r"the numbers must be those of recipe\.param_groups", made.check_lr_ratios, optimizer)
