@@ -89,7 +89,7 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
     temporary = {path: half_written(path) for path in writers}
     try:
         for path, write in writers.items():
-            with _named(path), open(temporary[path], "wb") as file:
+            with _named(path), open(temporary[path], "w+b") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

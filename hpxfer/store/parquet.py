@@ -7,12 +7,16 @@ A few kilobytes of Parquet can stand for gigabytes: compression hides a text tha
 So the number of rows of a file and the sizes of its columns, as its footer tells them, are checked before its rows are
 read, and its texts before they are copied to every row. What the store writes keeps to these bounds, and so does what
 it merges.
+
+Parquet has checksums of pages and none of the footer, which says where each column's pages are. Of damage there Arrow
+may end the process, or read another column. So a checksum stands before the footer, where other readers pass it over.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -48,6 +52,9 @@ _BYTES_PER_TRIAL = 16
 _POINTS_PER_BYTE = 4
 _FREE_TRIALS = 64
 _FREE_POINTS = 2**20
+# Before the checksum, 4 bytes, little-endian, of all that follows it.
+_CHECKSUM = b"crc32 of the footer:"
+_TAIL_BYTES = 8  # the length of the footer, and `PAR1`
 # How many bytes a file may unpack to: real files unpack to 30 times their size at most.
 _FREE_UNPACKED_BYTES = 2**26
 _MOST_UNPACKED = 2**10
@@ -172,6 +179,20 @@ def write(file: IO[bytes], schema: pa.Schema, chunks: Iterable[pa.RecordBatch]) 
             if chunk is None or sum(map(len, held)) >= BATCH_ROWS:
                 writer.write_table(pa.Table.from_batches(held, schema), row_group_size=2 * BATCH_ROWS)
                 held.clear()
+    _, footer = _footer(file)
+    file.seek(-len(footer), os.SEEK_END)
+    file.write(_CHECKSUM + zlib.crc32(footer).to_bytes(4, "little") + footer)
+
+
+def _footer(file: IO[bytes]) -> tuple[int | None, bytes]:
+    """Return the checksum before the footer, None in older files, and the bytes from there to the end of the file."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - _TAIL_BYTES, 0))
+    num_bytes = min(int.from_bytes(file.read(4), "little") + _TAIL_BYTES, size)
+    start = max(size - num_bytes - len(_CHECKSUM) - 4, 0)
+    file.seek(start)
+    before, footer = file.read(size - num_bytes - start), file.read(num_bytes)
+    return int.from_bytes(before[-4:], "little") if before.startswith(_CHECKSUM) else None, footer
 
 
 @contextmanager
@@ -186,6 +207,9 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
             raise Unreadable("an empty file")
         # Arrow takes a name that is no UTF-8 as bytes only.
         with pa.OSFile(os.fsencode(path)) as source:
+            checksum, footer = _footer(source)
+            if checksum not in (None, zlib.crc32(footer)):
+                raise Unreadable("damaged (its footer has another checksum)")
             file = pq.ParquetFile(source, **how)
             _check_version(path, file.schema_arrow.metadata or {})
             _check_columns(file.schema.to_arrow_schema(), schema)
