@@ -45,17 +45,18 @@ def listed(capsys: Capsys, *arguments: object) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.slow
-def test_published_sweeps_have_their_verdicts(capsys: Capsys) -> None:
-    code, out, err = hpxfer(capsys, "list", PUBLISHED)
+def test_published_sweeps_have_their_verdicts(tmp_path: Path, capsys: Capsys) -> None:
+    quickstart, transfer = (shutil.copytree(PUBLISHED / name, tmp_path / name) for name in ("quickstart", "transfer"))
+    code, out, err = hpxfer(capsys, "list", tmp_path)
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines()}
-    num = len(load_results(PUBLISHED / "quickstart").trials)
-    assert f"{num}/{num}" in lines[f"{PUBLISHED}/quickstart"]
-    assert lines[f"{PUBLISHED}/quickstart"].endswith("completep-moe transfers; sp drifts")
-    assert lines[f"{PUBLISHED}/transfer"].endswith("completep-moe transfers; sp drifts along joint, width")
-    alone = hpxfer(capsys, "list", PUBLISHED / "transfer")[1].splitlines()[1]
-    assert alone.split() == lines[f"{PUBLISHED}/transfer"].split()
-    _, out, _ = hpxfer(capsys, "list", PUBLISHED / "transfer", "--no-verdict")
+    num = len(load_results(quickstart).trials)
+    assert f"{num}/{num}" in lines[str(quickstart)]
+    assert lines[str(quickstart)].endswith("completep-moe transfers; sp drifts")
+    assert lines[str(transfer)].endswith("completep-moe transfers; sp drifts along joint, width")
+    alone = hpxfer(capsys, "list", transfer)[1].splitlines()[1]
+    assert alone.split() == lines[str(transfer)].split()
+    _, out, _ = hpxfer(capsys, "list", PUBLISHED, "--no-verdict")
     assert "transfers" not in out
     assert f"{PUBLISHED}/transfer" in out
 
