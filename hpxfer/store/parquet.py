@@ -8,8 +8,8 @@ So the number of rows of a file and the sizes of its columns, as its footer tell
 read, and its texts before they are copied to every row. What the store writes keeps to these bounds, and so does what
 it merges.
 
-Parquet has checksums of pages and none of the footer, which says where each column's pages are. Of damage there Arrow
-may end the process, or read another column. So a checksum stands before the footer, where other readers pass it over.
+Parquet has checksums of its pages, but none of the footer, which says where the pages are. Arrow may end the process
+when a footer is damaged. So the store writes a checksum before the footer, in bytes that no reader looks at.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BYTES_PER_TRIAL = 16
 _POINTS_PER_BYTE = 4
 _FREE_TRIALS = 64
 _FREE_POINTS = 2**20
-# Before the checksum, 4 bytes, little-endian, of all that follows it.
+# It stands before the footer, and after it 4 bytes: the CRC-32, little-endian, of the rest of the file.
 _CHECKSUM = b"crc32 of the footer:"
 _TAIL_BYTES = 8  # the length of the footer, and `PAR1`
 # How many bytes a file may unpack to: real files unpack to 30 times their size at most.
@@ -209,7 +209,7 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
         with pa.OSFile(os.fsencode(path)) as source:
             checksum, footer = _footer(source)
             if checksum not in (None, zlib.crc32(footer)):
-                raise Unreadable("damaged (its footer has another checksum)")
+                raise Unreadable("damaged (the checksum of its footer is wrong)")
             file = pq.ParquetFile(source, **how)
             _check_version(path, file.schema_arrow.metadata or {})
             _check_columns(file.schema.to_arrow_schema(), schema)

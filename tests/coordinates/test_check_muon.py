@@ -69,7 +69,7 @@ def test_a_good_table_passes(optimizer: str, axis: str, points: tuple[float, ...
     assert all(abs(fit.slope - fit.predicted) < 0.12 for fit in exact if fit.least is None)  # type: ignore[operator]
 
 
-# tests/scaling/test_laws.py holds every table under every scale.
+# One scale for each table: tests/scaling/test_laws.py holds every table to all three.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "optimizer"),

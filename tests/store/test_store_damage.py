@@ -93,8 +93,8 @@ def test_a_flipped_byte_never_gives_wrong_numbers(folder: Path) -> None:
     content = (folder / name).read_bytes()
     footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     expected = Store.open(folder, write=False).read_trials().to_pylist()
-    noticed = []
-    for place in range(4, len(content), 193):
+    places, noticed = range(4, len(content), 193), []
+    for place in places:
         put(folder / name, content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
         done = Store.open(folder, write=False).done_ids()  # reads few columns, the damage may be in others
         store = Store.open(folder, write=False)
@@ -103,7 +103,7 @@ def test_a_flipped_byte_never_gives_wrong_numbers(folder: Path) -> None:
         noticed += [place] if store.problems else []
         assert found == (expected if not store.problems else [row for row in expected if row["trial_id"] != IDS[1]])
     assert noticed[0] < footer  # a checksum of a page
-    assert {place for place in range(4, len(content), 193) if place >= footer} <= set(noticed)
+    assert {place for place in places if place >= footer} <= set(noticed)
 
 
 def test_a_file_is_read_in_full_once_and_again_if_it_changes(folder: Path, monkeypatch: Patch) -> None:
