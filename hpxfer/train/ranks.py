@@ -113,7 +113,12 @@ class TeamRanks(Ranks):
         self._require_equal(facts)
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the others.
+
+        The last reference to a group joins its threads. A thread of gloo that still holds a tensor while Python ends
+        aborts the process, so no reference may be left.
+        """
+        self._host = None
         with suppress(RuntimeError):
             dist.destroy_process_group()
 

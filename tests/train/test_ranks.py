@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,6 +229,29 @@ def test_a_rank_that_hangs_is_named(setting: Setting) -> None:
     assert first.startswith("RankLost: rank 0 waited for ")
     assert "rank 1 (" in first
     assert first.endswith("is at step 3")
+
+
+THREADS = """
+import atexit, torch
+from pathlib import Path
+from hpxfer.train.ranks import TeamRanks, open_store
+from hpxfer.trial import Team
+
+def of_gloo():
+    return [path for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
+
+store, address = open_store(1, timeout_s=60.0)
+atexit.register(lambda: print(bool(of_gloo())))  # after the ranks have left
+ranks = TeamRanks(Team(rank=0, world=1, address=address, timeout_s=60.0), torch.device("cpu"), {})
+ranks.sum_(torch.ones(1))
+print(bool(of_gloo()))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
+def test_no_thread_of_gloo_is_left_when_python_ends() -> None:
+    ran = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=300)
+    assert ran.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.slow

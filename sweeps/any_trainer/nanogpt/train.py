@@ -165,6 +165,9 @@ def main(config):
     dist.all_reduce(mean)
     report(config, rank, type="result", status="finished", validation_loss=mean.item())
     dist.destroy_process_group()
+    # DDP keeps the threads of gloo alive. One that still holds a tensor while Python ends would abort the process.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
