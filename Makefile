@@ -9,7 +9,7 @@ quickstart: $(VENV)/.runtime
 	$(BIN)/hpxfer run sweeps/quickstart.yaml
 
 # Two processes of one thread each: on two cores, threads of their own would wait for each other.
-# A process that dies is not replaced: pytest-xdist 3.8 then waits for its tests for ever.
+# No process that dies is replaced, because pytest-xdist 3.8 would wait for its tests for ever.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --max-worker-restart=0 --no-loadscope-reorder
 
 test: $(VENV)/.test

@@ -91,15 +91,14 @@ from hpxfer.spec.sweep import (
     HPsSpec,
     PluginSpec,
     RecipeRef,
-    ScheduleSpec,
     Seed,
     ShapeChange,
     SweepSpec,
-    TrainingSpec,
     base_values,
     parts_of,
     under,
 )
 from hpxfer.spec.ties import FIXED_BIAS_STD, choice_of, resolved, ties_at
 from hpxfer.spec.trainer_files import digest_of, digested
+from hpxfer.spec.training_section import ScheduleSpec, TrainingSpec
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, key_path, parse_yaml, read_yaml, spell, write_yaml

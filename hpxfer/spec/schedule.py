@@ -15,7 +15,8 @@ from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import axes_of, own_at
 from hpxfer.spec.fields import Problem
-from hpxfer.spec.sweep import Length, ScheduleSpec, SweepSpec
+from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.training_section import Length, ScheduleSpec
 
 
 @dataclass(frozen=True, kw_only=True)

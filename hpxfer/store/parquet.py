@@ -52,7 +52,7 @@ _BYTES_PER_TRIAL = 16
 _POINTS_PER_BYTE = 4
 _FREE_TRIALS = 64
 _FREE_POINTS = 2**20
-# It stands before the footer, and after it 4 bytes: the CRC-32, little-endian, of the rest of the file.
+# These bytes stand before the footer. The 4 bytes between are the CRC-32, little-endian, of the rest of the file.
 _CHECKSUM = b"crc32 of the footer:"
 _TAIL_BYTES = 8  # the length of the footer, and `PAR1`
 # How many bytes a file may unpack to: real files unpack to 30 times their size at most.

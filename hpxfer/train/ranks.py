@@ -115,8 +115,8 @@ class TeamRanks(Ranks):
     def close(self) -> None:
         """Leave the others.
 
-        The last reference to a group joins its threads. A thread of gloo that still holds a tensor while Python ends
-        aborts the process, so no reference may be left.
+        A thread of gloo that still holds a tensor while Python ends aborts the process. The threads of a group end with
+        the last reference to it.
         """
         self._host = None
         with suppress(RuntimeError):

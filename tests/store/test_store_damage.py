@@ -100,7 +100,8 @@ def test_a_flipped_byte_never_gives_wrong_numbers(folder: Path) -> None:
         store = Store.open(folder, write=False)
         found = store.read_trials().to_pylist()
         assert done == {row["trial_id"] for row in found}
-        noticed += [place] if store.problems else []
+        if store.problems:
+            noticed.append(place)
         assert found == (expected if not store.problems else [row for row in expected if row["trial_id"] != IDS[1]])
     assert noticed[0] < footer  # a checksum of a page
     assert {place for place in places if place >= footer} <= set(noticed)

@@ -165,7 +165,7 @@ def main(config):
     dist.all_reduce(mean)
     report(config, rank, type="result", status="finished", validation_loss=mean.item())
     dist.destroy_process_group()
-    # DDP keeps the threads of gloo alive. One that still holds a tensor while Python ends would abort the process.
+    # DDP keeps the threads of gloo alive, and a thread that still holds a tensor while Python ends aborts the process.
     sys.stdout.flush()
     os._exit(0)
 
