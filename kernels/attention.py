@@ -1,6 +1,6 @@
-"""Causal attention of a stack's sequences: torch's SDPA, with a kernel chosen for the device and the backend.
+"""Attention of a stack's sequences: torch's SDPA, with a kernel chosen for the device and the backend.
 
-    heads = softmax(scale q k^T + mask) v over the keys that are not in the future
+    heads = softmax(scale q k^T + mask) v over the keys that are not in the future, or over all
 
 A mask keeps documents apart. Flash attention takes none on CUDA, so that torch chooses a slower kernel there.
 
@@ -34,37 +34,40 @@ FAST = [
 STRICT = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
-def causal_attention(
+def attention(
     q_NSHP: Tensor,
     k_NSHP: Tensor,
     v_NSHP: Tensor,
     *,
     scale: float,
     num_trials: int,
+    causal: bool = True,
     mask_NSS: Tensor | None = None,
     backend: Backend = TORCH,
 ) -> Tensor:
     """Return the heads [N, S, H, P]. The sequences of a trial are adjacent. The heads of k and v divide those of q.
 
-    `mask` is added to the logits. It is minus infinity in the future too.
+    With `causal` a query sees no key of its future. `mask` is added to the logits, and is minus infinity there too.
     """
     if not q_NSHP.is_cuda:
-        return _sdpa(q_NSHP, k_NSHP, v_NSHP, mask_NSS, scale=scale)
+        return _sdpa(q_NSHP, k_NSHP, v_NSHP, mask_NSS, scale=scale, causal=causal)
     pieces = num_trials if backend.strict else 1
     q, k, v = (part.chunk(pieces) for part in (q_NSHP, k_NSHP, v_NSHP))
     masks = [None] * pieces if mask_NSS is None else mask_NSS.chunk(pieces)
     with sdpa_kernel(STRICT if backend.strict else FAST, set_priority=True):
-        heads = [_sdpa(*piece, scale=scale) for piece in zip(q, k, v, masks, strict=True)]
+        heads = [_sdpa(*piece, scale=scale, causal=causal) for piece in zip(q, k, v, masks, strict=True)]
     return torch.cat(heads) if len(heads) > 1 else heads[0]
 
 
-def _sdpa(q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, mask_NSS: Tensor | None, *, scale: float) -> Tensor:
+def _sdpa(
+    q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, mask_NSS: Tensor | None, *, scale: float, causal: bool
+) -> Tensor:
     group = q_NSHP.shape[2] // k_NSHP.shape[2]
     if group > 1:
         k_NSHP, v_NSHP = (_repeated(part, group) for part in (k_NSHP, v_NSHP))
     q, k, v = (part.transpose(1, 2) for part in (q_NSHP, k_NSHP, v_NSHP))
     mask = None if mask_NSS is None else mask_NSS.unsqueeze(1)
-    heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
+    heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal and mask is None, scale=scale)
     return heads.transpose(1, 2)
 
 

@@ -9,12 +9,13 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from hpxfer.data.batches import SampleData, TokenData
+from hpxfer.data.batches import Data, SampleData, TokenData
 from hpxfer.data.manifest import check_digest, check_tokenizers
 from hpxfer.data.samples import Facts, Samples
 from hpxfer.data.sources import load_corpus, opened, row_of, source_of
 from hpxfer.data.tokens import Corpus, Dataset
 from hpxfer.errors import HpxferError
+from hpxfer.registry import rows_of
 from hpxfer.spec import (
     AT_BASE,
     OWN_DATA,
@@ -230,8 +231,9 @@ def _counts(found: Opened) -> tuple[str, int, int | None, int | None]:
     return "samples", 0, found.num_train, found.num_test
 
 
-def open_data(setting: Setting) -> TokenData | SampleData:
-    """Return the data of a setting, opened once per process: samples where a sample has inputs, else tokens.
+def open_data(setting: Setting) -> Data:
+    """Return the data of a setting as its family reads it, opened once per process: samples where a sample has inputs,
+    else tokens.
 
     Text and samples are read into memory, shards are memory-mapped. Raise HpxferError if the data is not on this
     machine, has another digest than the sweep's, or is shorter than the run.
@@ -257,9 +259,12 @@ def open_data(setting: Setting) -> TokenData | SampleData:
     size = {"batch_tokens": setting.batch_tokens, "validation_tokens": setting.validation_tokens}
     if isinstance(found, Corpus):
         assert held_out is None or isinstance(held_out, Corpus)
-        return TokenData(corpus=found, held_out=held_out, context=setting.context, **size)
-    assert not isinstance(held_out, Corpus)
-    return SampleData(samples=found, held_out=held_out, **size)
+        data: Data = TokenData(corpus=found, held_out=held_out, context=setting.context, **size)
+    else:
+        assert not isinstance(held_out, Corpus)
+        data = SampleData(samples=found, held_out=held_out, **size)
+    read: Data = rows_of("family").get(setting.family).batches(setting, data)
+    return read
 
 
 def _checked(

@@ -21,6 +21,7 @@ from hpxfer.trial import Setting, Trial
 if TYPE_CHECKING:
     import torch
 
+    from hpxfer.data import Data
     from hpxfer.kernels.backend import Backend
     from hpxfer.model.flat import Weights
     from hpxfer.model.output import Output
@@ -99,6 +100,8 @@ class Family:
     limit, and computes them piece by piece again above it."""
     data: Literal["tokens", "samples", "user"] = "tokens"
     """What the model reads; `user` where hpxfer does not see it."""
+    batches: Callable[[Setting, Data], Data] = lambda setting, data: data
+    """(setting, its tokens or samples) -> what its models read of them. It may import torch."""
     problems: Callable[[SweepSpec, Sequence[tuple[KeyPath, Shape]]], Iterator[Problem]] = lambda spec, shapes: iter(())
     """(sweep, its shapes with their key paths, none if they are broken) -> the broken rules that only this family
     has."""
@@ -106,6 +109,8 @@ class Family:
     """What every hidden size must be a multiple of."""
     precisions: tuple[str, ...] = ("float32", "bfloat16")
     """The precisions of compute that the model has."""
+    has_pieces: bool = True
+    """Whether a batch may be cut into pieces, whose gradients autograd adds (`training.accumulation_*`)."""
     regularizes: bool = True
     """Whether the model has losses of its router, weighted by the HPs aux_weight and z_weight."""
     compiles: bool = True
@@ -120,6 +125,11 @@ class Family:
 
 FAMILIES: Registry[Family] = Registry(
     "family",
-    {"gpt": "hpxfer.model.gpt:GPT", "mlp": "hpxfer.model.mlp:FAMILY", "user": "hpxfer.model.user:FAMILY"},
+    {
+        "gpt": "hpxfer.model.gpt:GPT",
+        "mlp": "hpxfer.model.mlp:FAMILY",
+        "dit": "hpxfer.model.dit:FAMILY",
+        "user": "hpxfer.model.user:FAMILY",
+    },
 )
 register_family = FAMILIES.register

@@ -180,12 +180,7 @@ class FFN:
         `y` is the branch before. `balance` balances the load, `noise` is b_t, and `ties` are the keys of
         `choose_experts`.
         """
-        num_active, num_groups, backend = self.shape.num_active, self.shape.num_groups, self.maps.backend
-        weight_KDE = self.maps.scaled("router", local["router"])
-        learned_KE = local.get("router_logit_bias")
-        if learned_KE is not None:
-            learned_KE = learned_KE * self.maps.forward["router"].unsqueeze(-1)
-            noise_KE = learned_KE if noise_KE is None else noise_KE + learned_KE
+        weight_KDE, noise_KE = self._router(local, noise_KE)
         x_KTD, h_KTD, logits_KTE, chosen_KTA = router(
             x_KTD,
             y_KTD,
@@ -197,12 +192,51 @@ class FFN:
             score=None if self.top_groups else self.gate.score_in_kernel,
             scale_K=self.route_scale,
             ties_K=ties_K,
-            num_active=num_active,
-            num_groups=num_groups,
+            num_active=self.shape.num_active,
+            num_groups=self.shape.num_groups,
             kind=self.maps.norm_kind,
             eps=self.maps.norm_eps,
-            backend=backend,
+            backend=self.maps.backend,
         )
+        y_KTD, choice = self._routed(local, block, h_KTD, weight_KDE, logits_KTE, chosen_KTA, balance_KE, ties_K)
+        return x_KTD, y_KTD, choice
+
+    def moe_of(
+        self,
+        local: Local,
+        block: int,
+        h_KTD: Tensor,
+        balance_KE: Tensor,
+        noise_KE: Tensor | None,
+        ties_K: Tensor | None,
+    ) -> tuple[Tensor, Choice]:
+        """Return what `moe` does of a normed stream, where that is not the norm of x + y alone."""
+        weight_KDE, noise_KE = self._router(local, noise_KE)
+        logits_KTE = narrow_product(h_KTD.float(), weight_KDE)
+        logits_KTE = logits_KTE if noise_KE is None else logits_KTE + noise_KE.unsqueeze(1)
+        return self._routed(local, block, h_KTD, weight_KDE, logits_KTE, None, balance_KE, ties_K)
+
+    def _router(self, local: Local, noise_KE: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the router's weight with its multiplier, and the noise with the bias that the optimizer trains."""
+        learned_KE = local.get("router_logit_bias")
+        if learned_KE is not None:
+            learned_KE = learned_KE * self.maps.forward["router"].unsqueeze(-1)
+            noise_KE = learned_KE if noise_KE is None else noise_KE + learned_KE
+        return self.maps.scaled("router", local["router"]), noise_KE
+
+    def _routed(
+        self,
+        local: Local,
+        block: int,
+        h_KTD: Tensor,
+        weight_KDE: Tensor,
+        logits_KTE: Tensor,
+        chosen_KTA: Tensor | None,
+        balance_KE: Tensor,
+        ties_K: Tensor | None,
+    ) -> tuple[Tensor, Choice]:
+        """Return the output of the branch, given the logits, and the chosen experts where they are known."""
+        num_active, num_groups, backend = self.shape.num_active, self.shape.num_groups, self.maps.backend
         if self.maps.tap is not None:  # without the noise; computed again, because the logits have it
             self.maps.show("router", block, h_KTD.float(), narrow_product(h_KTD.float(), weight_KDE))
         route_scale_K11 = self.route_scale.view(-1, 1, 1)
@@ -223,11 +257,7 @@ class FFN:
         if self.shape.num_shared:
             y_KTD = y_KTD + self._shared(local, block, h_KTD)
         self.maps.show("moe", block, h_KTD, y_KTD)
-        return (
-            x_KTD,
-            y_KTD,
-            Choice(load_KE=load_KE, scores_KTE=scores_KTE, logits_KTE=logits_KTE, chosen_KTA=chosen_KTA),
-        )
+        return y_KTD, Choice(load_KE=load_KE, scores_KTE=scores_KTE, logits_KTE=logits_KTE, chosen_KTA=chosen_KTA)
 
     def _experts(
         self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, weights_KTA: Tensor

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.recipe.file import ModelPart, RecipeFile
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.roles import CONDITIONED, ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.spec import LEARNED, MLPSpec, SweepSpec, ties_at
 
@@ -75,7 +76,9 @@ def own_roles(file: RecipeFile) -> frozenset[str] | None:
     another family have no such parts.
     """
     options = file.model.options or {}
-    if file.family in ("gpt", "user") or not options:
+    if file.family == "gpt":
+        return frozenset(ROLES) - set(CONDITIONED)
+    if file.family == "user" or not options:
         return None
     named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
     own, family = MLPSpec().model_copy(update=named), rows_of("family").get(file.family)

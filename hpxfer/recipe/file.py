@@ -19,7 +19,7 @@ from pydantic import (
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host import write_files
 from hpxfer.registry import registry, rows_of
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec import (
@@ -119,6 +119,16 @@ class InitPart(Part):
     embedding_std: NotNegative
     position_std: NotNegative
     scale_of: Literal["matrices", "all"] = "matrices"
+    stds: Annotated[dict[str, NotNegative], BeforeValidator(dict)] = Field(default_factory=dict)
+    """Role -> its std, where a family has roles with one of their own. Left out of the file without them."""
+
+    @model_serializer(mode="wrap")
+    def _known(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if value or key != "stds"}
+
+    def base_init(self) -> BaseInit:
+        """Return what it says."""
+        return BaseInit(**{**dict(self), "stds": tuple(self.stds.items())})
 
 
 class ModelPart(Part):

@@ -187,7 +187,7 @@ class Recipe:
     @property
     def init(self) -> BaseInit:
         """The initialization of the base model."""
-        return BaseInit(**self.file.init.model_dump())
+        return self.file.init.base_init()
 
     def multipliers(self, target_shape: Target) -> dict[str, Multipliers]:
         """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at the target."""

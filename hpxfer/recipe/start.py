@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.facts import INIT, doubts, model_facts, training_facts
-from hpxfer.recipe.file import InitPart, ModelPart, RecipeFile, read_recipe
+from hpxfer.recipe.file import ModelPart, RecipeFile, read_recipe
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.muon import NAME as MUON
@@ -281,7 +281,7 @@ def _hps(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
 
 def _init(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
     own = vars(spec.model.base_init(spec.data.inputs))
-    read = [name for name in InitPart.model_fields if name != "position_std" or spec.model.positions == "learned"]
+    read = [name for name in INIT if name != "position_std" or spec.model.positions == "learned"]
     return {("model", INIT[name]): (own[name], getattr(recipe.init, name)) for name in read}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.monomial import ONE, WIDTHS, ZERO, Monomial
@@ -108,6 +109,40 @@ def with_readout(
     embedding = next(row for row in out if row.role == "embedding")
     tied = replace(embedding, role="readout", source="tied: the embedding's numbers, but for the forward multiplier")
     return tuple(replace(tied, forward=row.forward) if row.role == "readout" else row for row in out)
+
+
+# Role of a conditioned model -> the role of its class. Their sources: arXiv 2505.15270 by class, and its code.
+_CLASSES = {
+    **dict.fromkeys(("patch_in", "time_in", "label"), "embedding"),
+    **dict.fromkeys(("time_out", "final_modulation", "modulation"), "attn_q"),
+    "final_bias": "final_norm",
+}
+
+
+def with_conditioning(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the rows, and those of a conditioned model: of patches, time, label and modulation.
+
+    By the spectral condition each has the row of its class: an input that of the embedding, a hidden matrix that of
+    `attn_q`, and the bias before the readout that of the gain there. The outputs of a modulation are a multiple of the
+    width, which is no factor. A gradient outside of the blocks collects what L branches of 1/L each give, so that no
+    power of the depth is in the rows of `time_out` and `final_modulation`.
+    """
+    out = tuple(rows)
+    by_role = {row.role: row for row in out}
+    for role, of_class in _CLASSES.items():
+        row = by_role[of_class]
+        changed: dict[str, Any] = {"role": role, "source": f"2505.15270 by class, as {of_class}: {row.source}"}
+        if role in ("time_out", "final_modulation"):
+            changed |= {name: without_depth(getattr(row, name)) for name in ("init_std", "lr", "eps", "weight_decay")}
+        if role == "final_bias":
+            changed["init_std"] = ZERO
+        out += (replace(row, **changed),)
+    return out
+
+
+def without_depth(factor: Monomial) -> Monomial:
+    """Return the factor without the power of the depth."""
+    return factor.only([name for name, _ in factor.exponents if name != "depth"])
 
 
 def with_weight_decay(rows: Iterable[Row], conventions: Conventions) -> tuple[Row, ...]:

@@ -19,7 +19,8 @@ from hpxfer.scaling.tables import OWN, is_known, table_of
 class BaseInit:
     """How the base model starts: matrices by fan-in or by a constant std, embedding and position by constants.
 
-    `init_scale` multiplies the std of the matrices, or of `all`: that of embedding and position too.
+    `stds` are (role, std) of single roles in place of that, such as those of the kind `input`, which have no other.
+    `init_scale` multiplies the std of the matrices, or of `all`: that of inputs, embedding and position too.
     """
 
     matrices: Literal["fan_in", "constant"] = "fan_in"
@@ -27,6 +28,7 @@ class BaseInit:
     embedding_std: float = 0.02
     position_std: float = 0.02
     scale_of: Literal["matrices", "all"] = "matrices"
+    stds: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,14 @@ def base_init_std(role: str, base: Shape, init: BaseInit, hps: HPs) -> float:
     """Return the init std of a role at the base shape. It is 0 for roles that start at exact ones or zeros."""
     mult = hps.get(f"{role}.init_mult")
     of_embeddings = hps.init_scale if init.scale_of == "all" else 1.0
+    own = dict(init.stds).get(role)
     match ROLES[role]:
         case "matrix":
             fan_in = getattr(reference(base), fan_in_dim(role))
             std = init.matrix_std if init.matrices == "constant" else (fan_in**-0.5 if fan_in else 0.0)
-            return float(hps.init_scale * std * mult)
+            return float(hps.init_scale * (std if own is None else own) * mult)
+        case "input":
+            return (own or 0.0) * of_embeddings * mult
         case "embedding":
             return init.embedding_std * of_embeddings * mult
         case "position":

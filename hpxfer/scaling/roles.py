@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-# How the tensors of a role start at the base shape. Only a matrix has a fan-in.
-InitKind = Literal["matrix", "embedding", "position", "ones", "zeros"]
+# How the tensors of a role start at the base shape. Only a matrix has a fan-in that grows with a shape: that of an
+# `input` is a constant of the data or of the model.
+InitKind = Literal["matrix", "input", "embedding", "position", "ones", "zeros"]
 
 ROLES: dict[str, InitKind] = {
     "embedding": "embedding",
@@ -30,6 +31,17 @@ ROLES: dict[str, InitKind] = {
     "hidden_bias": "zeros",
     "readout": "matrix",
 }
+# Those of models that are conditioned, such as diffusion transformers.
+CONDITIONED: dict[str, InitKind] = {
+    "patch_in": "input",
+    "time_in": "input",
+    "label": "input",
+    "time_out": "matrix",
+    "modulation": "matrix",  # of each block: from the condition to shifts, scales and gates
+    "final_modulation": "matrix",  # before the readout, outside the residual branches
+    "final_bias": "zeros",  # what is added to that
+}
+ROLES |= CONDITIONED
 
 # Matrix role -> dimension or property of Shape that is its fan-in. The fan-in of all other roles is the width.
 FAN_IN: dict[str, str] = {

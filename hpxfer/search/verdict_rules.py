@@ -39,6 +39,6 @@ def judged_by(spec: SweepSpec, loss: str | None = None) -> JudgedLoss:
         unit = spec.trainer.loss.unit
         if spec.trainer.loss.name != LossSpec().name and name == spec.judge.loss:
             words = spec.trainer.loss.name
-    elif spec.model.loss == "squared_error":
+    elif spec.model.loss != "cross_entropy":
         unit = "squared error"
     return JudgedLoss(name=name, words=words, unit=unit)

@@ -5,7 +5,7 @@ from hpxfer.spec.axes import DIMENSION, Axis, axes_of, own_at, scale_of
 from hpxfer.spec.blocks import Options, dense_blocks, family_of, forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.budget import arm_budget, budget_text
 from hpxfer.spec.check_keys import LEAST_IN_WINDOW
-from hpxfer.spec.check_shapes import AT_BASE, HOW_TO_ALLOW, divisors, keyed_shapes
+from hpxfer.spec.check_shapes import AT_BASE, BATCH_TOKENS_MULTIPLE, HOW_TO_ALLOW, divisors, keyed_shapes
 from hpxfer.spec.checks import roles_of, too_many_trials, without_effect
 from hpxfer.spec.data import own_data, points_with_data, with_point_data
 from hpxfer.spec.data_section import (
@@ -66,6 +66,7 @@ from hpxfer.spec.model_section import (
     BiasRule,
     FFNShape,
     GPTModel,
+    Loss,
     MLPModel,
     MLPShape,
     MLPSpec,
@@ -76,6 +77,7 @@ from hpxfer.spec.model_section import (
     SampleLoss,
     ShapeSpec,
     TrainedModel,
+    TransformerModel,
     UserModel,
     guess_loss,
     has_top5,

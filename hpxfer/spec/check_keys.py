@@ -18,7 +18,7 @@ from hpxfer.spec.axes import changes, entries
 from hpxfer.spec.data import points_with_data
 from hpxfer.spec.data_section import KIND_OF, OWN_DATA, TOKENS, DataSpec, source_kind, vocabulary
 from hpxfer.spec.fields import Problem
-from hpxfer.spec.model_section import Balance, GPTModel, UserModel
+from hpxfer.spec.model_section import Balance, GPTModel, TransformerModel, UserModel
 from hpxfer.spec.own import OF_RUN, TrainerSpec, labels
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
@@ -111,8 +111,8 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
         rule = "goes with a gate whose scores are probabilities up to a factor"
         yield (*at, "aux"), f"{rule}, got {balance.aux} with the gate {gate.name}"
     defaults = {name: field.default for name, field in type(model).model_fields.items()}
-    if isinstance(model, GPTModel):
-        yield from _gpt_problems(model, shapes, defaults)
+    if isinstance(model, TransformerModel):
+        yield from _transformer_problems(model, shapes, defaults)
     of_preset: dict[str, Any] = presets.resolved({"like": model.like})
     of_preset |= {"balance": Balance(**of_preset["balance"])} if "balance" in of_preset else {}
     for part, count, options in (
@@ -124,20 +124,28 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
                 yield ("model", name), f"has no effect: no shape of this sweep has {part}"
 
 
-def _gpt_problems(model: GPTModel, shapes: Sequence[KeyedShape], defaults: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the options of the GPT that do not go together."""
+def _transformer_problems(
+    model: TransformerModel, shapes: Sequence[KeyedShape], defaults: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """Yield the options of a transformer that do not go together."""
     for key, names, readers in presets.READ_WITH:
-        for name in names if (found := getattr(model, key)) not in readers else ():
+        for name in names if key in defaults and (found := getattr(model, key)) not in readers else ():
             if getattr(model, name) != defaults[name]:
                 yield ("model", name), f"goes with {key}: {' or '.join(readers)}, got it with {key}: {found}"
+    if isinstance(model, GPTModel):
+        yield from _gpt_problems(model)
+    groups = [(at, why) for at, shape in shapes if (why := _groups_problem(model.top_groups, shape))]
+    yield from groups[:1] if groups and groups[0][0] == shapes[0][0] else groups  # the base alone, if it is one
+
+
+def _gpt_problems(model: GPTModel) -> Iterator[Problem]:
+    """Yield the options of the GPT that do not go together."""
     rotated = model.base.head_dim * model.rope_share
     if model.positions == "rope" and abs(rotated - max(2, 2 * round(rotated / 2))) > _ROUNDING:
         rule = f"must rotate an even number of the {model.base.head_dim} features of a head"
         yield ("model", "rope_share"), f"{rule}, got {rotated:g}"
     if model.qkv_biases and model.biases:
         yield ("model", "qkv_biases"), "has no effect: biases gives all matrices a bias, these too"
-    groups = [(at, why) for at, shape in shapes if (why := _groups_problem(model.top_groups, shape))]
-    yield from groups[:1] if groups and groups[0][0] == shapes[0][0] else groups  # the base alone, if it is one
 
 
 def _groups_problem(best: int | None, shape: Shape) -> str | None:

@@ -26,6 +26,7 @@ Activation = Literal["linear", "relu", "gelu", "tanh"]
 Aggregation = Literal["1/K", "1/M", "none"]
 RouterBias = Literal["none", "fixed", "schedule", "learned", "learned_sgd"]
 SampleLoss = Literal["cross_entropy", "squared_error"]
+Loss = Literal["cross_entropy", "squared_error", "velocity"]
 
 LEARNED: tuple[RouterBias, ...] = ("learned", "learned_sgd")
 TOP = 5  # classes, of the top-5 error
@@ -59,12 +60,13 @@ def num_outputs(loss: SampleLoss, classes: int, targets: int) -> int:
     return 1 if loss == "squared_error" and classes == 2 else classes
 
 
-def guess_loss(loss: SampleLoss, classes: int) -> float:
+def guess_loss(loss: Loss, classes: int) -> float:
     """Return the loss of a model that has learned nothing: ln C, or the squared error of outputs that are all zero.
 
-    The squared error of a class is 1. That of real targets is 1 where these have mean square 1.
+    The squared error of a class is 1. That of real targets is 1 where these have mean square 1. Where samples have it,
+    their velocity from noise has mean square 2.
     """
-    return math.log(classes) if loss == "cross_entropy" else 1.0
+    return math.log(classes) if loss == "cross_entropy" else 2.0 if loss == "velocity" else 1.0
 
 
 def has_top5(classes: int) -> bool:
@@ -319,19 +321,11 @@ class TrainedModel(ModelBase):
         return found
 
 
-class GPTModel(TrainedModel):
-    """A decoder-only transformer with a norm before each branch. Each block has attention and a MoE layer or a dense
-    FFN. An option that the source paper leaves at nanoGPT's value defaults to that value."""
+class TransformerModel(TrainedModel):
+    """What every family of transformers reads. Each block has attention and a MoE layer or a dense FFN."""
 
-    family: Literal["gpt"]
-    """The architecture: a decoder-only transformer."""
-    like: Annotated[str, AfterValidator(presets.known)] | None = None
-    """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
-    model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
     base: ShapeSpec
     """The base shape."""
-    context: Count
-    """Tokens per sequence."""
     route_scale: Positive = 1.0
     """A further factor on the weights of the routed experts."""
     top_groups: Count | None = None
@@ -349,19 +343,9 @@ class GPTModel(TrainedModel):
     """The number of blocks at the bottom that have a dense FFN."""
     attention_scale: AttentionScale = "1/d_head"
     """The factor of the attention logits."""
-    qkv_biases: bool = False
-    """Whether queries, keys and values have biases, where the other hidden matrices have none."""
     attention_gate: bool = False
     """Whether the output of attention is multiplied, feature by feature, by the sigmoid of a learned map of its input.
     """
-    positions: Literal["learned", "rope", "none"] = "learned"
-    """How attention knows positions: a learned embedding, rotated queries and keys (RoPE), or not at all."""
-    rope_theta: Positive = 10_000.0
-    """The base of the rotation's wavelengths. Goes with positions `rope`."""
-    rope_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the features of each head that is rotated. Goes with positions `rope`."""
-    tied_embeddings: bool = True
-    """Whether the readout shares the matrix of the embedding."""
     norm: Norm = "layernorm"
     """The norm before each branch and before the readout."""
     norm_eps: Positive = 1e-5
@@ -370,6 +354,32 @@ class GPTModel(TrainedModel):
     """Whether queries and keys are normed: each `head` by itself, or `all` heads at once."""
     qk_norm_kind: Norm = "rmsnorm"
     """The norm of queries and keys. Goes with qk_norm."""
+    init_scale_of: Literal["matrices", "all"] = "matrices"
+    """What `init_scale` multiplies: the init std of the matrices whose fan-in grows with a shape, or of `all`: of
+    embeddings, positions and inputs too."""
+
+
+class GPTModel(TransformerModel):
+    """A decoder-only transformer with a norm before each branch. Each block has attention and a MoE layer or a dense
+    FFN. An option that the source paper leaves at nanoGPT's value defaults to that value."""
+
+    family: Literal["gpt"]
+    """The architecture: a decoder-only transformer."""
+    like: Annotated[str, AfterValidator(presets.known)] | None = None
+    """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
+    model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
+    context: Count
+    """Tokens per sequence."""
+    qkv_biases: bool = False
+    """Whether queries, keys and values have biases, where the other hidden matrices have none."""
+    positions: Literal["learned", "rope", "none"] = "learned"
+    """How attention knows positions: a learned embedding, rotated queries and keys (RoPE), or not at all."""
+    rope_theta: Positive = 10_000.0
+    """The base of the rotation's wavelengths. Goes with positions `rope`."""
+    rope_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the features of each head that is rotated. Goes with positions `rope`."""
+    tied_embeddings: bool = True
+    """Whether the readout shares the matrix of the embedding."""
     norm_gains: bool = True
     """Whether a norm has a trained gain."""
     biases: bool = False
@@ -378,8 +388,6 @@ class GPTModel(TrainedModel):
     """The init std of the token embedding at the base."""
     position_std: NotNegative = 0.02
     """The init std of the position embedding at the base."""
-    init_scale_of: Literal["matrices", "all"] = "matrices"
-    """What `init_scale` multiplies: the init std of the matrices, or of `all`: embedding and position too."""
 
     @model_validator(mode="before")
     @classmethod

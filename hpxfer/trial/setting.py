@@ -18,11 +18,11 @@ from hpxfer.spec import (
     MLP,
     Balance,
     GPTModel,
+    Loss,
     MLPModel,
     ModelBase,
     Norm,
     QKNorm,
-    SampleLoss,
     SweepSpec,
     TrainerSpec,
     UserModel,
@@ -117,9 +117,9 @@ class Setting:
         return dict(json.loads(self.options or "{}"))
 
     @property
-    def loss(self) -> SampleLoss:
+    def loss(self) -> Loss:
         """What the loss of a token or a sample is."""
-        loss: SampleLoss = self.own.get("loss", self.mlp.loss)
+        loss: Loss = self.own.get("loss", self.mlp.loss)
         return loss
 
     @property

@@ -10,7 +10,7 @@ from tolerances import assert_near
 from torch import Tensor
 from triton_cases import DEVICE, normal
 
-from hpxfer.kernels.attention import causal_attention
+from hpxfer.kernels.attention import attention
 from hpxfer.kernels.backend import Backend
 from hpxfer.model.linear import document_mask
 
@@ -46,7 +46,7 @@ def test_heads_and_gradient_are_the_formula(
         leaf = qkv.to(dtype).requires_grad_()
         results.append(with_gradient(plain(leaf, scale), leaf, 1))
     leaf = qkv.requires_grad_()
-    mine = with_gradient(causal_attention(*leaf.unbind(2), scale=scale, num_trials=trials, backend=backend), leaf, 1)
+    mine = with_gradient(attention(*leaf.unbind(2), scale=scale, num_trials=trials, backend=backend), leaf, 1)
     for name, *result in zip(("heads", "dqkv"), mine, *results, strict=True):
         assert_near(*result, name=name)
 
@@ -66,7 +66,7 @@ def test_documents_see_only_themselves(backend: Backend) -> None:
         results.append(with_gradient(plain(leaf, 0.25, documents), leaf, 1))
     leaf = qkv.requires_grad_()
     mask = document_mask(ids, 1, torch.float32)
-    heads = causal_attention(*leaf.unbind(2), scale=0.25, num_trials=trials, mask_NSS=mask, backend=backend)
+    heads = attention(*leaf.unbind(2), scale=0.25, num_trials=trials, mask_NSS=mask, backend=backend)
     for name, *result in zip(("heads", "dqkv"), with_gradient(heads, leaf, 1), *results, strict=True):
         assert_near(*result, name=name)
 
@@ -91,7 +91,7 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(context: int, dtype: torch.d
     def run(first: int, last: int) -> tuple[Tensor, Tensor]:
         rows = slice(first * sequences, last * sequences)
         leaf = qkv[rows].clone().requires_grad_()
-        heads = causal_attention(*leaf.unbind(2), scale=0.1, num_trials=last - first, backend=STRICT)
+        heads = attention(*leaf.unbind(2), scale=0.1, num_trials=last - first, backend=STRICT)
         return heads, torch.autograd.grad(heads, leaf, dheads[rows])[0]
 
     torch.use_deterministic_algorithms(True)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hpxfer.model.cost import active_elements
-from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
+from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
 from hpxfer.model.parameters import Memory
+from hpxfer.model.transformer.layout import QKV
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import moe_blocks
 from hpxfer.trial import Setting

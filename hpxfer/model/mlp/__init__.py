@@ -48,6 +48,7 @@ FAMILY = Family(
     row_multiple=1,
     precisions=("float32",),
     compiles=False,
+    has_pieces=False,
     regularizes=False,
     forward_roles=FORWARD_ROLES,
     needs_experts=True,

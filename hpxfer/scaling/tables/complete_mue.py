@@ -15,6 +15,7 @@ from hpxfer.scaling.conventions import (
     EPS,
     WEIGHT_DECAY,
     readout_convention,
+    with_conditioning,
     with_eps,
     with_readout,
     with_weight_decay,
@@ -76,7 +77,7 @@ def _scheduled(row: Row) -> Row:
 
 
 def _rows(conventions: Conventions) -> tuple[Row, ...]:
-    rows = with_readout(_layers(), conventions, "adam", forward=width**-1, written="forward")
+    rows = with_readout(with_conditioning(_layers()), conventions, "adam", forward=width**-1, written="forward")
     rows = with_weight_decay((_scheduled(row) for row in rows), conventions)
     return with_eps(rows, conventions, SINGLE_EPS * SCHEDULE**-1)
 

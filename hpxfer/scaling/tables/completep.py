@@ -8,6 +8,7 @@ from hpxfer.scaling.conventions import (
     EPS,
     WEIGHT_DECAY,
     readout_convention,
+    with_conditioning,
     with_eps,
     with_readout,
     with_weight_decay,
@@ -76,7 +77,7 @@ def lazy_blocks(conventions: Conventions) -> tuple[ByDesign, ...]:
 
 def with_conventions(rows: tuple[Row, ...], conventions: Conventions) -> tuple[Row, ...]:
     """Return the rows under CompleteP's conventions. A global eps is the eps of the hidden matrices."""
-    rows = with_readout(rows, conventions, "adam", forward=width**-1, written="forward")
+    rows = with_readout(with_conditioning(rows), conventions, "adam", forward=width**-1, written="forward")
     single = width**-1 * depth ** -float(conventions["depth_alpha"])
     return with_eps(with_weight_decay(rows, conventions), conventions, single)
 

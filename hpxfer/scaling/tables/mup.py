@@ -14,6 +14,7 @@ from hpxfer.scaling.conventions import (
     EPS,
     WEIGHT_DECAY,
     readout_convention,
+    with_conditioning,
     with_eps,
     with_readout,
     with_weight_decay,
@@ -76,7 +77,9 @@ def _rows(conventions: Conventions, optimizer: Column) -> tuple[Row, ...]:
         _hidden("shared_out", shared_width, width, optimizer),
         _output("readout"),
     )
-    rows = with_readout(rows, conventions, optimizer, forward=width**-1, written="init_lr", roles=OUTPUT_LIKE)
+    rows = with_readout(
+        with_conditioning(rows), conventions, optimizer, forward=width**-1, written="init_lr", roles=OUTPUT_LIKE
+    )
     return with_eps(with_weight_decay(rows, conventions), conventions, ONE)
 
 

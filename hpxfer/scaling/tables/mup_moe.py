@@ -16,6 +16,7 @@ from hpxfer.scaling.conventions import (
     WEIGHT_DECAY,
     init_convention,
     readout_convention,
+    with_conditioning,
     with_eps,
     with_readout,
     with_weight_decay,
@@ -79,7 +80,7 @@ def _rows(conventions: Conventions, optimizer: Column) -> tuple[Row, ...]:
         _matrix("shared_out", optimizer, shared_width),
         _output("readout", optimizer, ", W4"),
     )
-    rows = with_readout(rows, conventions, optimizer, forward=width**-1, written="init_lr")
+    rows = with_readout(with_conditioning(rows), conventions, optimizer, forward=width**-1, written="init_lr")
     zeros = [role for role in ("router", "readout") if conventions[f"{role}_init"] == "zero"]
     rows = tuple(replace(row, init_std=ZERO) if row.role in zeros else row for row in rows)
     return with_eps(with_weight_decay(rows, conventions), conventions, ONE)

@@ -6,7 +6,14 @@ changing as the width grows. The table is a baseline beside `mup`, and one whose
 
 from __future__ import annotations
 
-from hpxfer.scaling.conventions import EMBEDDINGS, WEIGHT_DECAY, readout_convention, with_readout, with_weight_decay
+from hpxfer.scaling.conventions import (
+    EMBEDDINGS,
+    WEIGHT_DECAY,
+    readout_convention,
+    with_conditioning,
+    with_readout,
+    with_weight_decay,
+)
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.table import ByDesign, Conventions, Row, Table
@@ -42,7 +49,7 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
         Row(role="shared_out", init_std=shared_width**-0.5, lr=shared_width**-1, source=G_1),
         Row(role="readout", **hidden, source=G_1),
     )
-    rows = with_readout(rows, conventions, "sgd", forward=width**-0.5, written="init_lr")
+    rows = with_readout(with_conditioning(rows), conventions, "sgd", forward=width**-0.5, written="init_lr")
     return with_weight_decay(rows, conventions)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hpxfer.scaling.conventions import with_conditioning
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 
@@ -42,7 +43,10 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
         Row(role="shared_out", init_std=shared_width**-0.5, source=FAN_IN),
         Row(role="readout", init_std=width**-0.5, source=FAN_IN),
     )
-    return tuple(replace(row, trained_lr=lr) if row.role == "router_bias" else replace(row, lr=lr) for row in rows)
+    return tuple(
+        replace(row, trained_lr=lr) if row.role == "router_bias" else replace(row, lr=lr)
+        for row in with_conditioning(rows)
+    )
 
 
 SP = Table(
