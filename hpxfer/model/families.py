@@ -102,6 +102,8 @@ class Family:
     """What the model reads; `user` where hpxfer does not see it."""
     batches: Callable[[Setting, Data], Data] = lambda setting, data: data
     """(setting, its tokens or samples) -> what its models read of them. It may import torch."""
+    tokens_of_row: Callable[[Setting], int] = lambda setting: 1
+    """(setting) -> what a token or a sample of the batch counts for in the tokens that fill a device."""
     problems: Callable[[SweepSpec, Sequence[tuple[KeyPath, Shape]]], Iterator[Problem]] = lambda spec, shapes: iter(())
     """(sweep, its shapes with their key paths, none if they are broken) -> the broken rules that only this family
     has."""

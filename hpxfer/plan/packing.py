@@ -10,6 +10,7 @@ from functools import cached_property
 
 from hpxfer.model.cost import relative_cost
 from hpxfer.plan.footprint import Way, can_recompute, most_trials, stack_bytes
+from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import Recompute, SweepSpec, divisors
 from hpxfer.trial import Setting, Stack, Trial
@@ -151,7 +152,7 @@ class Packer:
             asked=spec.stack_size,
             workers=workers * asked.ranks,
             share=asked.gpu_share,
-            micro_batch_tokens=asked.micro_batch_tokens,
+            micro_batch_tokens=asked.micro_batch,
             recompute=asked.recompute,
             ranks=asked.ranks,
             measured=measured,
@@ -168,7 +169,7 @@ class Packer:
             3. compute blocks again (a third more FLOPs), the most pieces
             4. compute blocks again, fewer pieces
         """
-        most = self.micro_batch_tokens or self._fill / num_trials
+        most = self.micro_batch_tokens or self._fill / num_trials / _tokens_of_row(setting)
         pieces = sorted(divisors(setting.pieces_per_lane), reverse=True)
         at_once = [number for number in pieces if number == 1 or number * setting.piece_tokens <= most]
         again = {"auto": (False, True), "none": (False,), "blocks": (True,)}[self.recompute]
@@ -199,7 +200,9 @@ class Packer:
         into it. A number that cannot fit is cut.
         """
         known = self.measured.get(shape, Measured())
-        wanted = self.asked or min(max(1, self._fill // setting.batch_tokens), known.most or self._fill)
+        wanted = self.asked or min(
+            max(1, self._fill // (setting.batch_tokens * _tokens_of_row(setting))), known.most or self._fill
+        )
         room = self._room
         if self.asked is not None:
             room = self.device.room(self.share or 1.0) if self.device.cuda else self.device.most(self.workers)
@@ -253,6 +256,12 @@ class Packer:
         return self.device.room(self.share or 1.0, self.workers)
 
 
+def _tokens_of_row(setting: Setting) -> int:
+    """Return what each token or sample of a batch counts for in the tokens that fill a device."""
+    count: int = rows_of("family").get(setting.family).tokens_of_row(setting)
+    return count
+
+
 def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None) -> float:
     """Return the share of a GPU that a stack needs: the smallest of 1/8, 1/4, 1/2 and 1 that covers its memory and
     tokens.
@@ -267,7 +276,7 @@ def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None)
 
 def share_of(memory: StackMemory, way: Way, num_trials: int, device: Device) -> float:
     """Return the share of a GPU that a stack of this many trials needs, see `gpu_share`."""
-    tokens = num_trials * way.pieces * memory.setting.piece_tokens
+    tokens = num_trials * way.pieces * memory.setting.piece_tokens * _tokens_of_row(memory.setting)
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
     need = memory.of(way, num_trials) / (GPU_SHARE * total)
     least = max(need, tokens / device.step_tokens, CUDA_BYTES / ((1 - GPU_SHARE) * total))

@@ -38,17 +38,21 @@ _SECRET = re.compile(
 
 
 _OF_TRAINER = ("trainer", "resources.gpus_per_trial", "resources.gpus_per_node", "resources.nodes_per_trial")
-_OF_PIECES = ("training.accumulation_tokens", "training.accumulation_lanes", "resources.micro_batch_tokens")
+_OF_PIECES = {
+    "tokens": ("training.accumulation_tokens", "resources.micro_batch_tokens"),
+    "samples": ("training.accumulation_samples", "resources.micro_batch_samples"),
+}
+_EVERY_PIECE = (*_OF_PIECES["tokens"], *_OF_PIECES["samples"], "training.accumulation_lanes")
 # What a family reads -> the keys of a sweep that it does not read: dotted paths of the file, and those of a point.
 _UNREAD = {
-    "tokens": (*_OF_TRAINER, "training.batch_samples", "training.validation_samples"),
+    "tokens": (*_OF_TRAINER, *_OF_PIECES["samples"], "training.batch_samples", "training.validation_samples"),
     "samples": (
-        *(*_OF_TRAINER, *_OF_PIECES),
+        *(*_OF_TRAINER, *_OF_PIECES["tokens"]),
         *("training.batch_tokens", "training.validation_tokens", "training.tokens"),
     ),
     "user": (
-        *("training.validation_tokens", "training.validation_samples", "training.determinism", *_OF_PIECES[:2]),
-        *("early_stopping.asha", "resources.loggers", *_OF_PIECES[2:], "resources.gpus_per_stack"),
+        *("training.validation_tokens", "training.validation_samples", "training.determinism"),
+        *("early_stopping.asha", "resources.loggers", *_EVERY_PIECE, "resources.gpus_per_stack"),
         *(f"resources.{key}" for key in ("stack_size", "kernels", "recompute", "checkpoint_s", "keep")),
     ),
 }
@@ -83,7 +87,8 @@ def family_problems(spec: SweepSpec) -> Iterator[Problem]:
 
 def _unread(spec: SweepSpec, family: Any) -> Iterator[KeyPath]:
     """Yield the keys beside the model that are not at their default, although the family does not read them."""
-    for dotted in _UNREAD[family.data]:
+    pieces = () if family.has_pieces or family.data == "user" else (*_OF_PIECES["samples"], _EVERY_PIECE[-1])
+    for dotted in (*_UNREAD[family.data], *pieces):
         *above, key = dotted.split(".")
         section = getattr(spec, above[0]) if above else spec
         if getattr(section, key) != type(section).model_fields[key].get_default(call_default_factory=True):

@@ -172,14 +172,14 @@ def batch_problems(spec: SweepSpec, batch: int) -> Iterator[tuple[str, str]]:
         yield "batch_tokens", f"must be whole sequences of {context} tokens, got {batch}"
     if training.validation % batch:
         yield f"validation_{unit}", f"must be whole batches of {batch} {unit}, got {training.validation}"
-    piece, whole = training.accumulation_tokens or batch, math.lcm(BATCH_TOKENS_MULTIPLE, context or 1)
-    lanes, pieces = training.accumulation_lanes, max(1, batch // piece)
+    piece, whole = training.piece or batch, math.lcm(BATCH_TOKENS_MULTIPLE, context or 1)
+    lanes, pieces, key = training.accumulation_lanes, max(1, batch // piece), f"accumulation_{unit}"
     if training.accumulation_tokens and piece % whole:
-        yield "accumulation_tokens", f"must be a multiple of {whole}: of 32 and of the context {context}, got {piece}"
+        yield key, f"must be a multiple of {whole}: of 32 and of the context {context}, got {piece}"
     elif piece < batch and batch % piece:
-        yield "accumulation_tokens", f"must divide the batch of {batch} tokens, got {piece}"
+        yield key, f"must divide the batch of {batch} {unit}, got {piece}"
     elif pieces % lanes:
-        rule = f"must divide the pieces of a batch of {batch} tokens, which are {pieces}"
+        rule = f"must divide the pieces of a batch of {batch} {unit}, which are {pieces}"
         yield "accumulation_lanes", f"{rule}, got {lanes}"
 
 

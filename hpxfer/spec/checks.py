@@ -112,10 +112,12 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
             yield (at, "final_window_steps"), f"must be at most the run's {spec.steps} steps, got {window}"
         for path, problem in schedule_problems(Planned(schedule=training.schedule, steps=spec.steps), spec.base_shape):
             yield (at, "schedule", *path), problem
-    tokens, piece, at = spec.resources.micro_batch_tokens, training.accumulation_tokens, "resources"
-    if tokens is not None and tokens % (piece or batch):
-        of = "training.accumulation_tokens" if piece else "the batch, which is one piece without accumulation_tokens"
-        yield (at, "micro_batch_tokens"), f"must be a multiple of {of}, {piece or batch}, got {tokens}"
+    most, piece, at = spec.resources.micro_batch, training.piece, "resources"
+    if most is not None and most % (piece or batch):
+        unit = "tokens" if spec.resources.micro_batch_tokens else "samples"
+        key = f"accumulation_{unit}"
+        of = f"training.{key}" if piece else f"the batch, which is one piece without {key}"
+        yield (at, f"micro_batch_{unit}"), f"must be a multiple of {of}, {piece or batch}, got {most}"
     ranks, lanes = spec.resources.ranks, training.accumulation_lanes
     if spec.trainer is None and lanes % ranks:
         yield (

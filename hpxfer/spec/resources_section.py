@@ -71,6 +71,8 @@ class ResourcesSpec(Section):
     micro_batch_tokens: Count | None = None
     """The most tokens of a trial that are computed at once: a multiple of accumulation_tokens. The planner chooses by
     default. It changes memory and speed, and no bit."""
+    micro_batch_samples: Count | None = None
+    """The most samples of a trial that are computed at once: a multiple of accumulation_samples."""
     recompute: Recompute = "auto"
     """What the backward pass computes again, and the forward pass does not keep: nothing, or the inside of each block.
     It changes memory and speed, and no bit. auto computes blocks again where a larger stack then fits, or any."""
@@ -89,6 +91,11 @@ class ResourcesSpec(Section):
     curves: Literal["all", "none"] = "all"
     """Whether the results folder gets the curves of trials. `none` stores HPs and final numbers alone, about 120 bytes
     per trial. Reports then have no figures over training. Loggers show curves as ever."""
+
+    @property
+    def micro_batch(self) -> int | None:
+        """The most tokens or samples of a trial that are computed at once. None leaves it to the planner."""
+        return self.micro_batch_tokens or self.micro_batch_samples
 
     @property
     def ranks(self) -> int:

@@ -82,6 +82,8 @@ class TrainingSpec(Section):
 
     The gradient of a batch is the sum of the gradients of its pieces, in order. So this key is part of a trial's
     identity, and how many pieces are computed at once changes no bit."""
+    accumulation_samples: Count | None = None
+    """The samples of a piece of the batch, as accumulation_tokens are its tokens, in a family that reads samples."""
     accumulation_lanes: Count = 1
     """The groups of consecutive pieces. Each is summed by itself, then the sums are added in order. Several GPUs share
     a trial by lanes. Part of a trial's identity."""
@@ -118,6 +120,11 @@ class TrainingSpec(Section):
     def batch(self) -> int:
         """The tokens or samples per step. `checks` refuses a file that gives neither, or both."""
         return self.batch_tokens or self.batch_samples or 1
+
+    @property
+    def piece(self) -> int | None:
+        """The tokens or samples of a piece of the batch. None: the batch is one piece."""
+        return self.accumulation_tokens or self.accumulation_samples
 
     @property
     def validation(self) -> int:

@@ -58,8 +58,7 @@ class Pieces:
         assert setting.pieces_per_lane % at_once == 0, (setting.pieces_per_lane, at_once)
         assert setting.accumulation_lanes % ranks.world == 0, (setting.accumulation_lanes, ranks.world)
         rows = num_trials * at_once
-        size = rows, setting.piece_tokens // setting.context, setting.context
-        self.inputs, self.targets = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(2))
+        self.inputs = self.targets = torch.empty(0, device=device)  # a first batch says how large they are
         self._place = torch.arange(at_once, dtype=torch.int32, device=device).repeat(num_trials)
         self._piece_K = self._place.clone()
         self._grad_out = torch.full((rows, setting.piece_tokens), 1.0 / setting.batch_tokens, device=device)
@@ -168,9 +167,11 @@ class Pieces:
     def fill(self, micro: int, inputs: Tensor, targets: Tensor) -> None:
         """Write the pieces of a micro-batch into the buffers."""
         first, at_once = micro * self._stack.pieces, self._stack.pieces
-        for own, batch in ((self.inputs, inputs), (self.targets, targets)):
-            pieces = batch.view(len(batch), self._setting.num_pieces, *own.shape[1:])
-            self._by_trial(own).copy_(pieces[:, first : first + at_once])
+        for name, batch in (("inputs", inputs), ("targets", targets)):
+            pieces = batch.view(len(batch), self._setting.num_pieces, -1, *batch.shape[2:])
+            if not getattr(self, name).numel():
+                setattr(self, name, batch.new_empty(len(self._place), *pieces.shape[2:]))
+            self._by_trial(getattr(self, name)).copy_(pieces[:, first : first + at_once])
         torch.add(self._place, first, out=self._piece_K)
 
     def micro(self) -> Output:

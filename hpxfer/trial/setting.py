@@ -92,7 +92,7 @@ class Setting:
     gradient_clip: float | None = None
     precision: str = "float32"
     ties: str = "index"
-    accumulation_tokens: int | None = None  # of a piece; None: the batch is one piece
+    accumulation_tokens: int | None = None  # or samples, of a piece; None: the batch is one piece
     accumulation_lanes: int = 1
     validation_source: str | None = None  # where this machine finds it; None: the end of the data
     validation_digest: str | None = None
@@ -183,7 +183,7 @@ def setting_of(
     decays = rows_of("schedule").get(planned.decay).decay is not None
     gates, gate, mlp = registry("gate"), spec.model.gate, spec.model.mlp
     sums_to_one = gate in gates and gates.get(gate).sums_to_one_over is not None
-    piece = spec.training.accumulation_tokens
+    piece = spec.training.piece
     derived = {
         "init": spec.model.base_init(data.num_inputs or None),
         "context": spec.model.context or 1,

@@ -38,12 +38,33 @@ axes: {width: [16, 32]}
 grid: {lr: {log2: [-8, -6]}}
 seeds: 2
 """
+DIT = """\
+name: suite
+model:
+  family: dit
+  gate: normalized_sigmoid
+  ffn: swiglu
+  base: {width: 16, depth: 2, num_experts: 4, num_active: 2, expert_ratio: 1, num_shared: 1, shared_ratio: 1, head_dim: 8}
+  dit: {patch: 4, positions: learned}
+data: {source: "builtin:shapes"}
+training: {batch_samples: 32, steps: 6, validation_samples: 64}
+parameterizations: [complete-mue, sp]
+axes: {width: [16, 32]}
+grid: {lr: {log2: [-8, -6]}}
+seeds: 2
+"""
 
 
 class TestGPT(FamilySuite):
     @pytest.fixture
     def sweep(self) -> str:
         return GPT
+
+
+class TestDiT(FamilySuite):
+    @pytest.fixture
+    def sweep(self) -> str:
+        return DIT
 
 
 class TestMLP(FamilySuite):

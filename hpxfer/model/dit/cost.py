@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from hpxfer.model.cost import active_elements
-from hpxfer.model.dit.layout import parameters
-from hpxfer.model.dit.section import num_tokens
+from hpxfer.model.dit.layout import FORWARD_ROLES, PARTS, parameters
+from hpxfer.model.dit.section import num_tokens, options_of, patch_features
 from hpxfer.model.parameters import Memory
+from hpxfer.model.transformer.cost import Parts, blocks_memory, norm_bytes, number_bytes
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 # What a sample meets once, and a token not at all.
+_FLOAT = 4
 _OF_SAMPLE = ("time_in", "time_out", "modulation", "final_modulation")
 
 
@@ -31,5 +33,24 @@ def flops_per_sample(shape: Shape, setting: Setting) -> float:
 
 
 def memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
-    """Return the memory of one trial beside its state."""
-    return Memory(parts={})
+    """Return the memory of one trial beside its state. Letters: B samples, S tokens of a sample, P numbers of a patch."""
+    size, width, tokens = number_bytes(setting), shape.width, num_tokens(setting)
+    own = options_of(setting)
+    features, batch = patch_features(own), setting.batch_tokens
+    norm = norm_bytes(width, setting, size, cuda, gains=True)
+    modulation = (size + _FLOAT * (size < _FLOAT)) * PARTS * width + 2 * _FLOAT * width  # per sample, and 1 + scale
+    condition = size * (own.frequencies + 4 * width) + _FLOAT * width
+    return blocks_memory(
+        *(shape, setting, cuda, parameters(shape, setting), FORWARD_ROLES),
+        Parts(
+            tokens=batch * tokens,
+            norm=norm,
+            # Beside the last norm: patches, the velocity and what it misses.
+            ends=norm + 3 * _FLOAT * features + (_FLOAT * width if size < _FLOAT else 0),
+            head=_FLOAT * (width + 2 * features),
+            of_attention=size * width + modulation // tokens,  # what a gate multiplies
+            of_ffn=size * width,
+            passing=2 * size * width,
+            everywhere=batch * condition,
+        ),
+    )

@@ -1,26 +1,14 @@
-"""Cost of the GPT, counted from its layout: FLOPs, logits, and the memory of a trial.
-
-The memory is what the forward pass keeps for the backward pass, and what the backward pass holds beside it. Its counts
-follow the code, operation by operation. On a CPU torch's own operations run. On CUDA the Triton operations
-keep less: no gathered rows, no weights in another precision for the experts, no copy of the stream for the router. They
-count what uncompiled code keeps. torch.compile may keep less.
-
-Letters: D width, H hidden features, A active experts, E experts, S shared experts. Per token unless said otherwise.
-"""
+"""Cost of the GPT, counted from its layout: FLOPs, logits, and the memory of a trial."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from hpxfer.model.cost import active_elements
 from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
 from hpxfer.model.parameters import Memory
-from hpxfer.model.transformer.layout import QKV
+from hpxfer.model.transformer.cost import LOOKUPS, Parts, blocks_memory, norm_bytes, number_bytes
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import moe_blocks
 from hpxfer.trial import Setting
 
-_LOOKUPS = ("embedding", "position")
 _INDEX = 8  # bytes of torch's own indices
 _FLOAT = 4
 
@@ -34,7 +22,7 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
     matmul = sum(
         active_elements(spec, shape)
         for spec in gpt_parameters(shape, setting)
-        if spec.role not in _LOOKUPS and len(spec.size) >= 2 and not spec.name.endswith("_bias")
+        if spec.role not in LOOKUPS and len(spec.size) >= 2 and not spec.name.endswith("_bias")
     )
     if setting.tied_embeddings:
         matmul += shape.width * setting.vocab_size
@@ -48,163 +36,23 @@ def logits_per_token(shape: Shape, setting: Setting) -> int:
 
 def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     """Return the memory of one trial beside its state and logits."""
-    size = 2 if setting.precision == "bfloat16" else _FLOAT
-    num_moe, tokens = len(moe_blocks(shape, setting)), setting.batch_tokens
-    num_dense = shape.depth - num_moe
-    attention = _attention(shape, setting, size, cuda)
-    if cuda and setting.document_eos is not None:
-        # The kernel that takes a mask there keeps logits and weights in float32 (derived: never run on a GPU).
-        attention += 2 * _FLOAT * shape.query_heads * setting.context
-    moe, moe_passing = _moe(shape, setting, size, cuda)
-    dense, dense_passing = _dense(shape, setting, size, cuda)
-    # Beside the last norm: inputs, targets, losses and their gradients.
-    ends = _norm(shape.width, setting, size, cuda) + 3 * _INDEX + 2 * _FLOAT
-    last = (moe_passing, moe) if num_moe and shape.depth - 1 in moe_blocks(shape, setting) else (dense_passing, dense)
-    weights = _weights(shape, setting, size, cuda)
-    kept_of_block = [
-        attention + (moe if block in moe_blocks(shape, setting) else dense) for block in range(shape.depth)
-    ]
-    # A branch's gradients, or those of attention once the branch after it has let its own go.
-    passing = max(last[0], _attention_passing(shape, size) - last[1])
-    # What keeps documents apart: a number for each two tokens of a window, in all blocks the same.
-    mask = tokens * setting.context * size if setting.document_eos is not None else 0
-    return Memory(
-        parts={
-            "document mask": mask,
-            "attention": tokens * shape.depth * attention,
-            "experts": tokens * num_moe * moe,
-            "dense FFN": tokens * num_dense * dense,
-            "weights in another form": weights.of_blocks + weights.outside,
-        },
-        ends=tokens * ends,
-        passing=tokens * passing + _expert_gradients(shape, setting),
-        first=tokens * (attention + _attention_passing(shape, size)),
-        head_passing=tokens * 2 * shape.width * size,  # the gradient of h, and h times that of the loss
-        block=tokens * max(kept_of_block) + weights.of_blocks // shape.depth,
-        between=tokens * _between(shape, setting, size, num_moe) + weights.outside + mask,
+    size, tokens, masked = number_bytes(setting), setting.batch_tokens, setting.document_eos is not None
+    norm = norm_bytes(shape.width, setting, size, cuda, gains=setting.norm_gains)
+    # The kernel that takes a mask on CUDA keeps logits and weights in float32 (derived: never run on a GPU).
+    of_attention = 2 * _FLOAT * shape.query_heads * setting.context if cuda and masked else 0
+    return blocks_memory(
+        *(shape, setting, cuda, gpt_parameters(shape, setting), FORWARD_ROLES),
+        Parts(
+            tokens=tokens,
+            norm=norm,
+            # h and its deviation; the stream is not kept
+            fused_norm=size * shape.width * (2 if setting.norm_gains else 1) + _FLOAT,
+            # Beside the last norm: inputs, targets, losses and their gradients.
+            ends=norm + 3 * _INDEX + 2 * _FLOAT,
+            head=2 * shape.width * size,  # the gradient of h, and h times that of the loss
+            of_attention=of_attention,
+            # What keeps documents apart: a number for each two tokens of a window, in all blocks the same.
+            everywhere=tokens * setting.context * size if masked else 0,
+            outside=size * shape.width * setting.vocab_size if setting.tied_embeddings else 0,
+        ),
     )
-
-
-def _between(shape: Shape, setting: Setting, size: int, num_moe: int) -> int:
-    """Return the bytes per token that are kept of all blocks if the backward pass computes each block again.
-
-    The residual stream and what the branch before adds to it, and the scores of the routers. A loss of the routers also
-    keeps their logits.
-    """
-    scores = _FLOAT * shape.num_experts * (1 if setting.balance.aux == "none" else 2)
-    return (2 * shape.depth - 1) * size * shape.width + num_moe * scores
-
-
-def _expert_gradients(shape: Shape, setting: Setting) -> int:
-    """Return the bytes of the gradients of one block's experts, which are there before the gradient of their input."""
-    return sum(_FLOAT * spec.numel for spec in gpt_parameters(shape, setting) if spec.name.startswith("expert"))
-
-
-def _norm(width: int, setting: Setting, size: int, cuda: bool) -> int:
-    """Return the bytes of a norm: its output, which a product keeps, before and after the gain, and its deviation.
-
-    A layer norm also keeps its input and its mean. The RMS norm of CUDA keeps its input, and nothing before the gain.
-    """
-    if cuda and setting.norm == "rmsnorm":
-        return size * width * 2 + _FLOAT
-    tensors = (2 if setting.norm_gains else 1) + (setting.norm == "layernorm")
-    return size * width * tensors + (2 if setting.norm == "layernorm" else 1) * _FLOAT
-
-
-def _attention(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
-    """Return the bytes of a block's attention: the norm, queries, keys and values, the heads and their scales."""
-    heads, kv = shape.attention_width, shape.kv_width
-    grouped, rotated, normed = kv < heads, setting.positions == "rope", setting.qk_norm != "none"
-    centered = normed and setting.qk_norm_kind == "layernorm"
-    features = heads  # what attention returns
-    # The one product of queries, keys and values stays as long as any of them is a part of it, or it is normed anew.
-    again = normed if cuda else centered and setting.qk_norm == "all"
-    if not (grouped and (rotated or normed)) or again:
-        features += heads + 2 * kv + (heads if setting.attention_gate else 0)
-    if centered and setting.qk_norm == "head" and not cuda:
-        features += heads + kv
-    # The norm of queries and keys before and after its gain, and what the rotation makes of it. On CUDA it is all one.
-    made = int(normed or rotated) if cuda else normed + (rotated or (normed and setting.norm_gains))
-    features += made * (heads + kv) - (kv if grouped and made else 0)
-    features += 2 * heads if grouped else 0  # keys and values, repeated for the heads of their group
-    features += 2 * heads if setting.attention_gate else 0  # the gate, and its product with the heads
-    return _norm(shape.width, setting, size, cuda) + size * features + _FLOAT * shape.query_heads
-
-
-def _attention_passing(shape: Shape, size: int) -> int:
-    """Return the gradients of stream and heads, and those of queries, keys and values before and after they join."""
-    heads, kv = shape.attention_width, shape.kv_width
-    return size * (shape.width + heads + (heads + 2 * heads) + (heads + 2 * kv))
-
-
-def _moe(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, int]:
-    """Return (kept, passing) of a MoE block's branch."""
-    width, hidden, active, experts = shape.width, shape.expert_width, shape.num_active, shape.num_experts
-    gated = setting.ffn == "swiglu"
-    scores = 2 * _FLOAT * experts  # logits and scores
-    if setting.gate != "sigmoid":
-        scores += _FLOAT * (experts if setting.gate == "softmax" else 2 * active)
-    shared, shared_passing = _features(shape.num_shared * shape.shared_width, setting, size)
-    if setting.shared_expert_gate:  # the hidden features before and after the gate
-        shared += size * shape.num_shared * shape.shared_width + 2 * _FLOAT * shape.num_shared
-    if cuda:
-        norm = size * width * (2 if setting.norm_gains else 1) + _FLOAT  # h and its deviation; the stream is not kept
-        indices = active * (_INDEX + 5 * 4)  # chosen experts; token, slot and row
-        kept = norm + scores + indices + 2 * _FLOAT * active + active * size * hidden * (2 if gated else 1)
-        slots = active * (size if active == 1 else _FLOAT) * width
-        rows = active * size * hidden * (3 if gated else 2)
-        return kept + shared, 2 * size * width + max(rows + slots, shared_passing)
-    copy = _FLOAT * width if size < _FLOAT else 0  # the float32 stream of the router
-    rows = active * size * (width + hidden * (3 if gated else 2))
-    indices = active * 4 * _INDEX
-    kept = _norm(width, setting, size, cuda) + copy + scores + indices + active * 4 * _FLOAT + rows
-    passing = size * width + active * size * (3 * width + hidden * (4 if gated else 2))
-    return kept + shared, max(passing, size * width + shared_passing)
-
-
-def _dense(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, int]:
-    """Return (kept, passing) of a dense block's branch."""
-    kept, passing = _features(shape.dense_width, setting, size)
-    return _norm(shape.width, setting, size, cuda) + kept, 2 * size * shape.width + passing
-
-
-def _features(hidden: int, setting: Setting, size: int) -> tuple[int, int]:
-    """Return (kept, passing) of the hidden features of an FFN whose operations torch differentiates one by one."""
-    # Each operation lets go what it kept, so only what is new beside it counts. Relu keeps its output alone, which the
-    # product keeps too: beside it are the gradients of its output and of its input.
-    kept, passing = {"swiglu": (4, 2), "gelu": (2, 1), "relu": (1, 2)}[setting.ffn]
-    return size * hidden * kept, size * hidden * passing
-
-
-class _Weights(NamedTuple):
-    of_blocks: int
-    outside: int
-
-
-def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> _Weights:
-    """Return the bytes of the matrices that products read in another form than the parameter itself, in all blocks.
-
-    Queries, keys and values are joined. A role with a forward multiplier is scaled. All are rounded in bfloat16, but
-    those of routers, and in Triton those of experts, which the operation rounds and lets go.
-    """
-    total = outside = 0
-    for spec in gpt_parameters(shape, setting):
-        count = spec.numel * spec.layers
-        if len(spec.size) < 2 or spec.name in ("embedding", "position") or spec.name.endswith("_bias"):
-            continue
-        if spec.role == "readout":
-            outside += size * count
-        elif spec.role == "router":
-            total += _FLOAT * count
-        elif spec.role.startswith("expert"):
-            total += size * count if size < _FLOAT and not cuda else 0
-        elif (
-            size < _FLOAT
-            or spec.name in (*QKV, "attn_gate")
-            or spec.role in FORWARD_ROLES
-            or spec.role.startswith("shared")
-        ):
-            total += size * count
-    if setting.tied_embeddings:
-        outside += size * shape.width * setting.vocab_size
-    return _Weights(total, outside)
