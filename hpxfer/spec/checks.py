@@ -232,6 +232,8 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
         return f"this model {lacks} of role {role}; {nearest(role, there)}"
     if kind == "init_mult" and ROLES[role] in ("ones", "zeros"):
         return f"{name} has no effect: the role starts at exact {ROLES[role]}"
+    if kind == "init_mult" and dict(spec.model.base_init(spec.data.inputs).stds).get(role) == 0.0:
+        return f"{name} has no effect: this model starts the role at exact zeros"
     return None
 
 

@@ -44,7 +44,8 @@ model:
   family: dit
   gate: normalized_sigmoid
   ffn: swiglu
-  base: {width: 16, depth: 2, num_experts: 4, num_active: 2, expert_ratio: 1, num_shared: 1, shared_ratio: 1, head_dim: 8}
+  base:
+    {width: 16, depth: 2, head_dim: 8, num_experts: 4, num_active: 2, expert_ratio: 1, shared_ratio: 1, num_shared: 1}
   dit: {patch: 4, positions: learned}
 data: {source: "builtin:shapes"}
 training: {batch_samples: 32, steps: 6, validation_samples: 64}

@@ -33,7 +33,7 @@ def flops_per_sample(shape: Shape, setting: Setting) -> float:
 
 
 def memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
-    """Return the memory of one trial beside its state. Letters: B samples, S tokens of a sample, P numbers of a patch."""
+    """Return the memory of one trial beside its state."""
     size, width, tokens = number_bytes(setting), shape.width, num_tokens(setting)
     own = options_of(setting)
     features, batch = patch_features(own), setting.batch_tokens
