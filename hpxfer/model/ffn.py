@@ -212,7 +212,7 @@ class FFN:
     ) -> tuple[Tensor, Choice]:
         """Return what `moe` does of a normed stream, where that is not the norm of x + y alone."""
         weight_KDE, noise_KE = self._router(local, noise_KE)
-        logits_KTE = narrow_product(h_KTD.float(), weight_KDE)
+        logits_KTE = narrow_product(h_KTD.float(), weight_KDE, self.maps.backend)
         logits_KTE = logits_KTE if noise_KE is None else logits_KTE + noise_KE.unsqueeze(1)
         return self._routed(local, block, h_KTD, weight_KDE, logits_KTE, None, balance_KE, ties_K)
 
@@ -324,7 +324,7 @@ class FFN:
             return self.maps.linear("shared_out", block, hidden_KTF, out_KFD, bias_KD)
         # The gate of an expert multiplies its hidden features, of which there are fewer than products to come.
         weight_KDS = self.maps.scaled("router", local["shared_router"])
-        logits_KTS = narrow_product(h_KTD.float(), weight_KDS)
+        logits_KTS = narrow_product(h_KTD.float(), weight_KDS, self.maps.backend)
         self.maps.show("shared_router", block, h_KTD, logits_KTS)
         gates_KTS = logits_KTS.sigmoid().to(hidden_KTF.dtype)
         hidden_KTF = (hidden_KTF.view(*gates_KTS.shape, -1) * gates_KTS.unsqueeze(-1)).flatten(-2)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_dit import RANDOM
+from tiny_dit import trials as dit_trials
 from tiny_trials import BASE, text_setting, trial
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +34,13 @@ SHAPES = {
     "top-1": BASE,
     "top-2, shared": replace(BASE, num_experts=8, num_active=2, num_shared=1, shared_width=16),
 }
+# Samples with conditions of their own, all of whose parts have a gradient at the first step.
+DIT = dit_trials(
+    dit={**RANDOM, "positions": "learned"},
+    base={"depth": 1, "num_shared": 1, "shared_ratio": 1},
+    training={"batch_samples": 4, "validation_samples": 4},
+    axes={"depth": [2]},
+)
 if DEVICE.type == "cuda":
     # Read when CUDA starts, which no import does.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -117,6 +126,14 @@ def test_micro_batches_in_the_interpreter(setting: Setting) -> None:
     assert_same_in_any_way(setup, 1, cut, replace(SHAPES["top-2, shared"], depth=1, num_experts=4))
 
 
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton's interpreter is for machines without a GPU")
+def test_a_step_of_samples_in_the_interpreter() -> None:
+    setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
+    (alone,), together = steps(setup, 1, DIT[0]), steps(setup, 1, *DIT[1:3], DIT[0])
+    for tensor, other in zip(alone, together[2], strict=True):
+        assert torch.equal(tensor, other)
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -130,11 +147,12 @@ def test_micro_batches_on_the_gpu(precision: str, setting: Setting) -> None:
         assert_same_in_any_way(setup, 5, replace(cut, precision=precision), wide)
 
 
-@pytest.mark.parametrize("is_modern", [False, True])
-def test_gradients_are_those_of_torch(is_modern: bool, setting: Setting) -> None:
+@pytest.mark.parametrize("kind", ["plain", "modern", "dit"])
+def test_gradients_are_those_of_torch(kind: str, setting: Setting) -> None:
+    is_modern = kind == "modern"
     small = replace(modern(setting) if is_modern else setting, batch_tokens=32)
     shape = replace(SHAPES["top-2, shared"], depth=1, kv_heads=1 if is_modern else 0)
-    tested = trial(small, shape, lr=0.5)
+    tested = DIT[0] if kind == "dit" else trial(small, shape, lr=0.5)
 
     def found(backend: Backend) -> tuple[Tensor, dict[str, Tensor]]:
         setup = Setup(device=DEVICE, determinism="strict", backend=backend)

@@ -28,7 +28,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.norm import added_norm
-from hpxfer.kernels.sums import spread
+from hpxfer.kernels.sums import column_sums, spread
 from hpxfer.model.dit.layout import FORWARD_ROLES, LAST_PARTS, PARTS, parameters
 from hpxfer.model.dit.section import DiTSpec, num_tokens, options_of, patch_features
 from hpxfer.model.ffn import Choice
@@ -138,8 +138,9 @@ class DiTForward(Transformer):
 
     def _losses(self, outside: Local, h_KTD: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of the velocity of every sample, float32 [K, B]."""
-        v = self._readout(outside, h_KTD).view(targets.shape)
-        return (v - targets).square().mean(-1)
+        missing = self._readout(outside, h_KTD).view(targets.shape) - targets
+        rows = missing.square().view(-1, targets.shape[2], 1)  # a sample is summed as a trial elsewhere
+        return column_sums(rows, self.backend).view(targets.shape[:2]) / targets.shape[2]
 
     def _readout(self, outside: Local, h_KTD: Tensor) -> Tensor:
         return self._maps.named(outside, "readout", 0, h_KTD.float())
