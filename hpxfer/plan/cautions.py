@@ -129,7 +129,7 @@ def memory_lines(plan: Plan, resources: ResourcesSpec) -> tuple[tuple[str, ...],
         return f"{needs}, {where} has {spell_bytes(room)}{model}"
 
     larger = "a larger GPU or share of it" if device.cuda else "fewer resources.workers"
-    fix = f"give {larger}, fewer batch_{plan.reads}, training.accumulation_tokens, or leave the shape out"
+    fix = f"give {larger}, fewer batch_{plan.reads}, training.accumulation_{plan.reads}, or leave the shape out"
     over = [row for row in left if row.stack_size == 1 and row.stack_bytes > room]
     sure = [row for row in over if not device.cuda or row.is_measured or row.stack_bytes > SURE_EXCESS * room]
     if device.cuda and device.memory_bytes is None:

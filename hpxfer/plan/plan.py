@@ -82,13 +82,13 @@ class Batch:
         """The FLOPs relative to one forward and one backward pass, which is twice a forward pass."""
         return 1 + (self.recompute + self.counts_first) / 3
 
-    def line(self) -> str | None:
-        """Return in words what is out of the ordinary, or None."""
+    def line(self, reads: str) -> str | None:
+        """Return in words what is out of the ordinary in a batch of what the models read, or None."""
         parts = []
         if self.piece_tokens < self.tokens:
             lanes = f" in {self.lanes} lanes" if self.lanes > 1 else ""
-            parts.append(f"{self.tokens // self.piece_tokens} pieces of {self.piece_tokens:,} tokens{lanes}")
-            parts.append(f"{self.micro_batch_tokens:,} tokens at once")
+            parts.append(f"{self.tokens // self.piece_tokens} pieces of {self.piece_tokens:,} {reads}{lanes}")
+            parts.append(f"{self.micro_batch_tokens:,} {reads} at once")
         if self.ranks > 1:
             each = self.lanes // self.ranks
             parts.append(f"{self.ranks} ranks with {each} lane{'s' if each > 1 else ''} each")

@@ -82,7 +82,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield f"about {spell_time(plan.wall_s)} of training on {where}, {cost}{if_full}; {plan.rate_from}"
     batches: dict[str, list[str]] = {}  # how stacks compute their batches, where that is out of the ordinary
     for row in plan.shapes:
-        if row.num_stacks and (line := row.batch.line()):
+        if row.num_stacks and (line := row.batch.line(plan.reads)):
             batches.setdefault(line, []).append(plan.label(row.shape))
     yield from (f"batch of {', '.join(labels)}: {line}" for line, labels in batches.items())
     yield _memory(plan)
@@ -100,7 +100,7 @@ def _device(plan: Plan) -> str:
         return f"{plan.hardware}, {each}"
     tokens = plan.device.step_tokens
     assumed = ", assumed" if tokens == GPU_STEP_TOKENS else ""
-    return f"{plan.hardware}, stacks of {each}; {tokens:,} {plan.reads} a step fill one{assumed}"
+    return f"{plan.hardware}, stacks of {each}; {tokens:,} tokens a step fill one{assumed}"
 
 
 def _memory(plan: Plan) -> str:

@@ -28,13 +28,13 @@ SWEEP = {
 
 
 def text(*, base: dict | None = None, dit: dict | None = None, model: dict | None = None, **sections: dict) -> str:
-    """Return the text of a sweep. A section that is a mapping is changed by keys."""
+    """Return the text of a sweep. Model, data and training are changed by keys."""
     of_model = {**MODEL, **(model or {})}
     of_model["base"] = {**MODEL["base"], **(base or {})} if not (base or {}).get("dense_ratio") else base
     of_model["dit"] = {**MODEL["dit"], **(dit or {})}
     out = {**SWEEP, "model": of_model}
     for name, given in sections.items():
-        out[name] = {**SWEEP[name], **given} if isinstance(given, dict) and isinstance(SWEEP.get(name), dict) else given
+        out[name] = {**SWEEP[name], **given} if name in ("data", "training") else given
     return yaml.safe_dump(out, sort_keys=False)
 
 

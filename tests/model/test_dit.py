@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kept import kept_bytes
 from tiny_dit import RANDOM, text, trials
 from torch import Tensor
 
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
+from hpxfer.model.dit import FAMILY
 from hpxfer.model.dit.flow import FlowData, patched
 from hpxfer.model.dit.forward import DiTForward
 from hpxfer.plan.footprint import footprint
@@ -185,6 +187,25 @@ def test_the_memory_is_within_a_tenth_of_what_training_allocates(name: str) -> N
     of_base = [trial for trial in trials(axes={"depth": [1]}, **MEMORY[name]) if trial.shape == trial.base][:2]
     peak = allocated_peak(partial(trained, of_base))
     assert footprint(of_base[0].shape, of_base[0].setting, 2, cuda=False).total == pytest.approx(peak, rel=0.1)
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "experts": {},
+    "rms norm": {"model": {"norm": "rmsnorm"}},
+    "dense": {"base": {"width": 256, "depth": 4, "dense_ratio": 4, "head_dim": 64}},
+    "shared, small patches": {"base": {"num_experts": 16, "num_shared": 1, "shared_ratio": 1}, "dit": {"patch": 2}},
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_the_triton_path_keeps_at_real_sizes(name: str) -> None:
+    base = {"width": 512, "depth": 4, "head_dim": 64, **LARGE[name].get("base", {})}
+    batch = {"batch_samples": 256, "validation_samples": 256}
+    changes = {**LARGE[name], "base": base, "training": batch, "axes": {"depth": [2]}, "precision": "bfloat16"}
+    trial = trials(**changes)[0]
+    memory = FAMILY.memory(trial.shape, trial.setting, True)
+    kept = kept_bytes([trial], lambda: (torch.zeros(1, 256, SIZE + 2), torch.zeros(1, 256, SIZE)))
+    assert sum(memory.parts.values()) + memory.ends == pytest.approx(kept, rel=0.1)
 
 
 # What a sweep may ask.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kept import kept_bytes
 from rank_processes import trained_by_ranks
 from tiny_trials import BASE, JOINT, SETTING, text_setting, trial
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hpxfer.data import data_ref
 from hpxfer.kernels import head, head_limits
-from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.head_limits import KEPT_BYTES
-from hpxfer.model.flat import FlatLayout
 from hpxfer.model.gpt.cost import gpt_memory
-from hpxfer.model.gpt.forward import build_gpt
-from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.plan import footprint as footprint_module
 from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, ONE, Way, footprint, most_trials, stack_bytes
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.blocks import moe_blocks
 from hpxfer.spec.model_section import Balance
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.testing.families import allocated_peak
@@ -37,7 +33,6 @@ from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial, setting_of
 from hpxfer.trial.stack import Stack
 
-TRITON = Backend(name="triton", reason="a test", strict=False)
 SMALL = Shape(width=64, depth=2, head_dim=32, num_experts=4, num_active=1, expert_width=64)
 LARGE = Shape(width=512, depth=8, head_dim=64, num_experts=4, num_active=1, expert_width=512)
 DENSE = {"num_experts": 0, "num_active": 0, "expert_width": 0}
@@ -220,32 +215,14 @@ def test_what_the_triton_path_keeps_at_real_sizes(name: str, monkeypatch: pytest
     mine, shape = replace(GPU, **changes), replace(LARGE, **dims)
     monkeypatch.setattr(head_limits, "CPU_PIECE_BYTES", head_limits.GPU_PIECE_BYTES)
     logits = 2 * count * mine.batch_tokens * mine.vocab_size
-    memory = gpt_memory(shape, mine, True)
+    memory, trials = gpt_memory(shape, mine, True), [trial(mine, shape, seed=k) for k in range(count)]
     modeled = count * (sum(memory.parts.values()) + memory.ends) + (logits if logits <= KEPT_BYTES else 0)
-    assert modeled == pytest.approx(kept_bytes(shape, mine, count), rel=0.1)
+    assert modeled == pytest.approx(kept_bytes(trials, partial(ids_of, mine, count)), rel=0.1)
 
 
-def kept_bytes(shape: Shape, setting: Setting, count: int) -> int:
-    """Return the bytes that the forward pass keeps for the backward pass, the parameters themselves left out."""
-    trials = [trial(setting, shape, seed=k) for k in range(count)]
-    layout = FlatLayout(parameters=gpt_parameters(shape, setting), num_trials=count)
-    model = build_gpt(trials, torch.device("cpu"), TRITON)
-    kept: dict[int, torch.UntypedStorage] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        flat = torch.empty(layout.numel)
-        bias = torch.zeros(len(moe_blocks(shape, setting)), count, shape.num_experts)
-        ids = torch.zeros(count, setting.batch_tokens // setting.context, setting.context, dtype=torch.int64)
-
-        def keep(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage._cdata] = storage
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            output = model(layout.leaves(flat), bias, ids, ids)
-        kept.pop(flat.untyped_storage()._cdata, None)
-        assert output.losses_KT.shape == (count, setting.batch_tokens)
-    return sum(storage.nbytes() for storage in kept.values())
+def ids_of(setting: Setting, count: int) -> tuple[Tensor, Tensor]:
+    ids = torch.zeros(count, setting.batch_tokens // setting.context, setting.context, dtype=torch.int64)
+    return ids, ids
 
 
 def test_a_step_that_logs_its_update_holds_most_where_tokens_are_few(setting: Setting) -> None:
