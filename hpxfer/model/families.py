@@ -102,6 +102,8 @@ class Family:
     """What the model reads; `user` where hpxfer does not see it."""
     batches: Callable[[Setting, Data], Data] = lambda setting, data: data
     """(setting, its tokens or samples) -> what its models read of them. It may import torch."""
+    routed_per_token: Callable[[Setting], int] = lambda setting: 1
+    """setting -> the tokens that a router sees of each token or sample of a batch."""
     problems: Callable[[SweepSpec, Sequence[tuple[KeyPath, Shape]]], Iterator[Problem]] = lambda spec, shapes: iter(())
     """(sweep, its shapes with their key paths, none if they are broken) -> the broken rules that only this family
     has."""

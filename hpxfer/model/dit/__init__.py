@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hpxfer.model.dit.cost import flops_per_sample, memory
 from hpxfer.model.dit.layout import FORWARD_ROLES, parameters, roles
 from hpxfer.model.dit.rules import problems
-from hpxfer.model.dit.section import DiTModel
+from hpxfer.model.dit.section import DiTModel, num_tokens
 from hpxfer.model.families import Family, StackedModel
 from hpxfer.trial import Setting, Trial
 
@@ -51,6 +51,7 @@ FAMILY = Family(
     build=_build,
     data="samples",
     batches=_batches,
+    routed_per_token=num_tokens,
     problems=problems,
     forward_roles=FORWARD_ROLES,
 )
