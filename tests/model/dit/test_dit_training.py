@@ -1,4 +1,4 @@
-"""A short training of the diffusion transformer: fair loads, what it reads of the condition, and what it draws."""
+"""Short trainings of the diffusion transformer: loads, what it reads of the condition, and what it draws."""
 
 from __future__ import annotations
 
