@@ -114,8 +114,8 @@ def samples_block(results: Results, analysis: Analysis, family: Family) -> Block
     return Block(
         title=f"Samples of the best trials have {spread} times the variance of held-out samples",
         caption=f"Samples that the trial of lowest loss at each shape draws, one seed: {STEPS} Euler steps from noise, "
-        "which is the same for all. Each has the class of the held-out sample at its place. The loss is the "
-        f"{analysis.judged.words} ({analysis.judged.unit}).{more}",
+        "which is the same for all. Each has the class of the held-out sample at its place, and variances are of the "
+        f"samples shown. The loss is the {analysis.judged.words} ({analysis.judged.unit}).{more}",
         frame=frame,
         headings={str(name): hp if name == "hp" else str(name) for name in frame if name != "panel"},
         charts=(Pictures(x="variance", panel="panel", pictures=pictures),),
