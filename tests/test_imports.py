@@ -17,7 +17,7 @@ LIGHT = tuple(
     f"hpxfer.{name}"
     for name in (
         *("errors", "registry", "host", "scaling", "storage", "spec", "trial", "data", "store", "search", "plan"),
-        *("progress", "results", "analysis", "prediction", "report", "train.checkpoints"),
+        *("progress", "results", "analysis", "prediction", "figures", "report", "train.checkpoints"),
     )
 )
 FOUNDATION = tuple(f"hpxfer.{name}" for name in ("errors", "registry", "host", "scaling", "storage", "spec"))

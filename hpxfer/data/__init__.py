@@ -35,3 +35,4 @@ from hpxfer.data.sources import (
     source_of,
 )
 from hpxfer.data.tokens import Corpus, Dataset
+from hpxfer.data.windows import shuffled, words

@@ -106,5 +106,6 @@ FIGURES: Rows[FigureKind] = Rows(
         "search-heatmaps": "hpxfer.figures.search_rounds:SEARCH_HEATMAPS",
         "loss-parameters": "hpxfer.figures.parameters:LOSS_PARAMETERS",
         "experts-size": "hpxfer.figures.experts_size:EXPERTS_SIZE",
+        "samples": "hpxfer.figures.samples:SAMPLES",
     },
 )

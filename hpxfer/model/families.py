@@ -19,7 +19,9 @@ from hpxfer.spec import KeyPath, ModelBase, Options, Problem, SweepSpec
 from hpxfer.trial import Setting, Trial
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from hpxfer.data import Data
     from hpxfer.kernels.backend import Backend
@@ -103,7 +105,7 @@ class Family:
     batches: Callable[[Setting, Data], Data] = lambda setting, data: data
     """(setting, its tokens or samples) -> what its models read of them. It may import torch."""
     tokens_of_row: Callable[[Setting], int] = lambda setting: 1
-    """(setting) -> what a token or a sample of the batch counts for in the tokens that fill a device."""
+    """(setting) -> the tokens that the model makes of each token or sample of the batch: its routers see so many."""
     problems: Callable[[SweepSpec, Sequence[tuple[KeyPath, Shape]]], Iterator[Problem]] = lambda spec, shapes: iter(())
     """(sweep, its shapes with their key paths, none if they are broken) -> the broken rules that only this family
     has."""
@@ -121,6 +123,16 @@ class Family:
     """Whether each block has experts. Otherwise a sweep may leave all keys of experts out."""
     weights: Literal["transformers", "safetensors"] = "safetensors"
     """The form in which `hpxfer weights` writes a trial by default."""
+    draw_samples: (
+        Callable[
+            [Trial, Mapping[str, tuple[torch.Tensor, ...]], torch.Tensor, Data, int, int],
+            tuple[NDArray[np.float32], NDArray[np.float32]],
+        ]
+        | None
+    ) = None
+    """(trial, its weights, its router biases [L, E], its data, most, steps) -> so many held-out samples at most, and as
+    many that the trial draws for their classes in so many passes, [samples, channels, side, side] each; None where a
+    model draws none. It may import torch."""
     forward_roles: tuple[str, ...] = tuple(ROLES)
     """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 

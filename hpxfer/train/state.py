@@ -55,6 +55,7 @@ class TrainState:
         self.num_trials = len(stack.trials)
         self.data = open_data(self.setting) if data is None else data
         self._family = FAMILIES.get(self.setting.family)
+        self._routed = self.setting.batch_tokens * self._family.tokens_of_row(self.setting)  # tokens of a batch
         parameters = self._family.parameters(stack.shape, self.setting)
         self.layout = FlatLayout(parameters=parameters, num_trials=self.num_trials)
         self.bounds = ranks.bounds(self.layout)
@@ -255,7 +256,7 @@ class TrainState:
 
     def load(self, output: Output) -> Tensor:
         """Return [L, K, E]: the fraction of the tokens that chose each expert."""
-        return output.load_LKE.float() / self.setting.batch_tokens
+        return output.load_LKE.float() / self._routed
 
     def update(self, output: Output, grads: Weights, factor: float | Tensor = 1.0) -> None:
         """Take the optimizer's step at `factor` times the peak LR, then the step of the balancing rule.
@@ -275,7 +276,7 @@ class TrainState:
                 self.router_bias -= self._bias_rate * (self.load(output) - self.stack.shape.kappa)
             case "sign":  # of whole numbers, so that no rounding decides it
                 shape = self.stack.shape
-                above = output.load_LKE * shape.num_experts - self.setting.batch_tokens * shape.num_active
+                above = output.load_LKE * shape.num_experts - self._routed * shape.num_active
                 self.router_bias -= self._bias_rate * above.sign()
         if self.last_load.numel():
             self.last_load.copy_(output.load_LKE)

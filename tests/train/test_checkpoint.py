@@ -23,6 +23,7 @@ from hpxfer.executors.worker import TrainStack, guarded
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.model_section import Balance
+from hpxfer.testing.families import expanded, three_trials
 from hpxfer.train import trainer
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.step import TrainStep
@@ -104,6 +105,27 @@ def test_cut_off_twice_it_has_the_bits_of_an_undisturbed_run(
     assert ({result.resumes for result in results}, {result.resumes for result in undisturbed}) == ({2}, {0})
     assert sum(event.tokens for event in progress) == 20 * 64 * len(stack)
     assert (progress[0].step, progress[-1].step) == (15, 20)
+
+
+DIT = """\
+name: flow
+model:
+  family: dit
+  base: {width: 16, depth: 2, num_experts: 4, num_active: 2, expert_ratio: 1, head_dim: 8}
+  dit: {patch: 4, adaln_init: random}
+data: {source: "builtin:shapes"}
+training: {batch_samples: 8, steps: 12, validation_samples: 16}
+parameterizations: [complete-mue, sp]
+axes: {width: [32]}
+grid: {lr: [0.01]}
+"""
+
+
+def test_samples_and_their_noise_go_on_where_a_training_was_cut_off(tmp_path: Path) -> None:
+    stack, spec = three_trials(expanded(DIT)), always(tmp_path)
+    (taken, _, cut), (rest, _, results) = run(stack, spec, 7), run(stack, spec)
+    assert (cut, [*taken, *rest]) == ((), list(range(12)))
+    assert facts(results) == facts(run(stack, None)[2])
 
 
 @pytest.mark.slow

@@ -7,12 +7,13 @@
 Source: SiT (arXiv 2401.08740) for the interpolant and the target, DiT (arXiv 2212.09748) for the block, 2605.23893 for
 experts, gated attention and what is measured, arXiv 2505.15270 for the rows of the condition.
 
-The row needs no torch. The forward pass (`forward`) and the draws of time and noise (`flow`) do.
+The row needs no torch. The forward pass (`forward`), the draws of time and noise (`flow`) and those of samples
+(`sample`) do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.model.dit.cost import flops_per_sample, memory
@@ -23,7 +24,9 @@ from hpxfer.model.families import Family, StackedModel
 from hpxfer.trial import Setting, Trial
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from hpxfer.data import Data
     from hpxfer.kernels.backend import Backend
@@ -41,6 +44,19 @@ def _batches(setting: Setting, data: Data) -> Data:
     return flow_of(setting, data)
 
 
+def _draw_samples(
+    trial: Trial,
+    tensors: Mapping[str, tuple[torch.Tensor, ...]],
+    router_bias: torch.Tensor,
+    data: Data,
+    most: int,
+    steps: int,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    from hpxfer.model.dit.sample import draw_samples
+
+    return draw_samples(trial, tensors, router_bias, data, most, steps)
+
+
 FAMILY = Family(
     name="dit",
     section=DiTModel,
@@ -53,5 +69,6 @@ FAMILY = Family(
     batches=_batches,
     tokens_of_row=num_tokens,
     problems=problems,
+    draw_samples=_draw_samples,
     forward_roles=FORWARD_ROLES,
 )

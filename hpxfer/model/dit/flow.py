@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hpxfer.data.batches import Batch, Data, SampleData
-from hpxfer.data.windows import shuffled, words
+from hpxfer.data import Batch, Data, SampleData, shuffled, words
 from hpxfer.errors import HpxferError
 from hpxfer.model.dit.section import DiTSpec, options_of
 from hpxfer.model.draws import to_normal
