@@ -90,7 +90,7 @@ def own_roles(file: RecipeFile) -> frozenset[str] | None:
     if file.family == "gpt":
         return frozenset(ROLES) - set(CONDITIONED)
     if file.family == "dit":
-        return frozenset(ROLES) - {"embedding", "final_norm"}
+        return frozenset(ROLES) - {"embedding"}
     if file.family == "user" or not options:
         return None
     family, given = rows_of("family").get(file.family), own_options(file)
