@@ -301,8 +301,8 @@ def _disagree(item: RoleTensor, values: Mapping[str, Multipliers]) -> str | None
 def fan_in_of(role: str, size: tuple[int, ...], module: torch.nn.Module, name: str, target: Shape) -> int | None:
     """Return the fan-in of a tensor of this role, or None if the tensor does not show it.
 
-    A linear layer shows it, and a convolution. Of other tensors only the output matrix of attention does: it has the width, and either
-    heads x head_dim or these two apart. All layers may share the tensor, with the depth in front.
+    A linear layer shows it, and a convolution. Of other tensors only the output matrix of attention does: it has the
+    width, and either heads x head_dim or these two apart. All layers may share the tensor, with the depth in front.
     """
     from torch import nn
 

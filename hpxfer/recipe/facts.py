@@ -146,7 +146,12 @@ VISIBLE = {
 }
 WORDS: dict[str, dict[Any, str]] = {
     "norm": {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm and rmsnorm": "LayerNorm and RMSNorm"},
-    "positions": {"learned": "learned positions", "rope": "rotary positions (RoPE)", "sincos": "a fixed table", "none": "none"},
+    "positions": {
+        "learned": "learned positions",
+        "rope": "rotary positions (RoPE)",
+        "sincos": "a fixed table",
+        "none": "none",
+    },
     "ffn": {"gelu": "GELU without a gate", "relu": "ReLU without a gate", "swiglu": "SwiGLU"},
     "tied_embeddings": {True: "tied to the embedding", False: "a matrix of its own"},
 }

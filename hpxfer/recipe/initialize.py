@@ -25,8 +25,8 @@ def initialize(
 ) -> None:
     """Fill the tensors in place: gains with ones, tensors with a std with normal numbers, all others with zeros.
 
-    A fixed table of positions stays. With `tied_experts` all experts of a layer get the same draw. Raises HpxferError, and fills nothing, if a tensor has
-    no memory yet, or if the experts of a layer cannot be told apart.
+    A fixed table of positions stays. With `tied_experts` all experts of a layer get the same draw. Raises HpxferError,
+    and fills nothing, if a tensor has no memory yet, or if the experts of a layer cannot be told apart.
     """
     import torch
 

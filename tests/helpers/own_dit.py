@@ -1,7 +1,6 @@
 """A diffusion transformer as a user of hpxfer would have it: plain torch, with the names of the public DiT and SiT.
 
-Its parts are chosen: a table of positions that is fixed or a buffer, patches by a convolution or a linear layer, experts,
-a gate of attention, biases. Samples come patch by patch, as hpxfer stores them.
+Its parts are chosen: positions that are a frozen parameter, a buffer or learned, experts, a gate of attention, biases.
 """
 
 from __future__ import annotations
@@ -179,5 +178,3 @@ def sincos(side: int, width: int) -> torch.Tensor:
     of_one = torch.cat([angles.sin(), angles.cos()], dim=1)
     grid = torch.arange(side * side)
     return torch.cat([of_one[grid % side], of_one[grid // side]], dim=1).float()
-
-
