@@ -20,6 +20,8 @@ from hpxfer.model.dit.flow import pictured
 from hpxfer.model.dit.layout import parameters
 from hpxfer.model.draws import draw
 from hpxfer.model.flat import FlatLayout
+from hpxfer.recipe import Recipe
+from hpxfer.registry import rows_of
 from hpxfer.train.schedules import lr_factor
 from hpxfer.trial import Trial
 
@@ -95,6 +97,23 @@ def test_the_own_model_trains_as_the_stacked_one(kind: str) -> None:
     assert exact[-1] < 0.9 * exact[0], "the steps must have changed the model for them to be compared"
     values = case.recipe.multipliers(case.trial.shape)
     assert {role: numbers for role, numbers in case.trial.resolved().items() if role in values} == values
+
+
+@pytest.mark.filterwarnings("ignore:the target", "ignore::hpxfer.recipe.UnattachedWarning")
+@pytest.mark.parametrize("optimizer", ["muon", "muon[scale=original]"])
+def test_muon_takes_a_modulation_as_one_matrix_as_the_stacked_one_does(optimizer: str) -> None:
+    case = make_case("dense")
+    shape, file = case.trial.shape, case.recipe.file
+    hps = file.hps.model_copy(update={"adamw_lr": 0.01})
+    recipe, model = Recipe(file.model_copy(update={"optimizer": optimizer, "hps": hps})), OwnDiT(shape, biases=False)
+    groups = recipe.param_groups(model, hpxfer.roles(model), shape)
+    own = {role: group["scale"][0] for group in groups if "scale" in group for role in group["roles"]}
+    matrices = rows_of("optimizer").get(optimizer).matrices
+    of_stack = {
+        spec.role: matrices.scaled(spec)[1] for spec in parameters(shape, case.trial.setting) if spec.role in own
+    }
+    assert own == pytest.approx(of_stack)
+    assert {"modulation", "final_modulation", "time_out"} <= own.keys()
 
 
 @pytest.mark.filterwarnings("ignore:the target")
