@@ -56,6 +56,11 @@ class RoleTensor:
     def roles(self) -> tuple[str, ...]:
         return tuple(self.role.split(JOIN))
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is a fixed table of positions, such as sines and cosines, which nothing trains or initializes."""
+        return self.role == "position" and not self.tensor.requires_grad
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assigned:
@@ -249,8 +254,8 @@ def _is_vector(item: RoleTensor, target: Shape) -> bool:
     heads, of_heads = (target.query_heads, target.key_heads), size[-1] == target.head_dim
     if ROLES[item.role] == "ones":
         return len(size) == 2 and of_heads and size[0] in heads
-    # The biases of queries, keys and values may stand side by side.
-    return of_heads or (len(size) == 2 and size[0] in (2, 3, target.num_experts, target.num_shared))
+    # The biases of queries, keys and values may stand side by side, and so may those of the parts of a modulation.
+    return of_heads or (len(size) == 2 and size[0] in (2, 3, 6, target.num_experts, target.num_shared))
 
 
 def _of_low_rank(item: RoleTensor) -> str:
@@ -296,11 +301,13 @@ def _disagree(item: RoleTensor, values: Mapping[str, Multipliers]) -> str | None
 def fan_in_of(role: str, size: tuple[int, ...], module: torch.nn.Module, name: str, target: Shape) -> int | None:
     """Return the fan-in of a tensor of this role, or None if the tensor does not show it.
 
-    A linear layer shows it. Of other tensors only the output matrix of attention does: it has the width, and either
-    heads x head_dim or these two apart. All layers may share the tensor, with the depth in front.
+    A linear layer shows it, and a convolution. Of other tensors only the output matrix of attention does: it has the
+    width, and either heads x head_dim or these two apart. All layers may share the tensor, with the depth in front.
     """
     from torch import nn
 
+    if name == "weight" and isinstance(module, nn.Conv2d):
+        return math.prod(size[1:])
     if name == "weight" and len(size) == 2:
         if isinstance(module, nn.Linear):
             return size[1]

@@ -35,12 +35,18 @@ def seen_in(model: torch.nn.Module, found: Assigned) -> dict[str, Any]:
     norms = [item for item in found.parameters if ROLES[item.roles[0]] == "ones"]
     centered = {item.gain.centered for item in norms if item.gain is not None} | set(_plain_norms(model, found))
     kinds = {"layernorm" if each else "rmsnorm" for each in centered}
-    biases = [item for item in found.parameters if item.role == "hidden_bias" and not _is_of_norm(item.name)]
+    # Those of modulations stand in for the biases of norms.
+    modulations = {item.name.rpartition(".")[0] for item in found.parameters if item.role == "modulation"}
+    biases = [
+        item
+        for item in found.parameters
+        if item.role == "hidden_bias" and not _is_of_norm(item.name) and item.name.rpartition(".")[0] not in modulations
+    ]
     out = {
         "norm": " and ".join(sorted(kinds)) or None,
         "norm_gains": bool(norms),
         "qk_norm": True if _has_qk_norm(model) else False if norms else None,
-        "positions": "learned" if "position" in roles else _positions(model),
+        "positions": _positions(model, found),
         "ffn": _ffn(model, roles),
         "gate": known_gate(model),
         "tied_embeddings": found.tied_embeddings,
@@ -72,8 +78,11 @@ def _is_of_norm(name: str) -> bool:
     return bool(parts) and ("norm" in parts[-1].lower() or bool(re.fullmatch(r"ln_?(\d|f)?", parts[-1])))
 
 
-def _positions(model: torch.nn.Module) -> str | None:
-    """Return `rope` for a model with rotary positions, and None if nothing shows what it has."""
+def _positions(model: torch.nn.Module, found: Assigned) -> str | None:
+    """Return `learned`, `sincos` for a fixed table, `rope` for rotary positions, and None if nothing shows it."""
+    tables = [item for item in found.parameters if item.role == "position"]
+    if tables:
+        return "sincos" if all(item.is_fixed for item in tables) else "learned"
     config = config_of(model)
     named = any("rotary" in type(module).__name__.lower() for module in plain_modules(model).values())
     return "rope" if named or any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta")) else None
@@ -144,7 +153,7 @@ class _Counted:
         roles = {role for item in self.items for role in item.roles}
         self.lists = _lists({name: set(item.roles) for item in self.items for name in self.names[item.name]})
         ends = {"final_norm", "readout"} & roles or any(item.tied for item in self.items)
-        self.is_whole = "embedding" in roles and bool(ends)
+        self.is_whole = bool({"embedding", "patch_in"} & roles) and bool(ends)
 
     def depth(self) -> Iterator[Shown]:
         """Yield the depth by the config of a whole model, or else by every way to count the blocks."""

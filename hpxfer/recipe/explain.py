@@ -58,6 +58,8 @@ def row_of(item: RoleTensor) -> TensorNumbers:
         row = replace(row, init="zeros", note="a gain of 1 + w")
     if item.role == BALANCED:
         note = f"updated by the balancing rule at {item.numbers.lr:g}, not by the optimizer"
+    elif item.is_fixed:
+        row, note = replace(row, init="kept"), "a fixed table, which is neither initialized nor trained"
     elif not item.tensor.requires_grad:
         note = "needs no gradient, so that it is in no group"
     else:

@@ -15,7 +15,7 @@ from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.roles import CONDITIONED, ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.spec import LEARNED, MLPSpec, SweepSpec, ties_at
+from hpxfer.spec import LEARNED, Section, SweepSpec, TransformerModel, ties_at
 
 if TYPE_CHECKING:
     from hpxfer.spec import ScheduleSpec
@@ -29,11 +29,11 @@ INIT = {
     "scale_of": "init_scale_of",
 }
 # Keys of a sweep's `model` that a recipe has in other sections, or under other names.
-_ELSEWHERE = ("family", "like", "base", "balance", "mlp", *INIT.values())
+_ELSEWHERE = ("family", "like", "base", "balance", *INIT.values())
 # Keys of `model` that a sweep of the family `user` may give, for the recipe alone.
 READ_OF_USER = ("gate", "attention_scale")
-# Options of the family mlp among those of a recipe's model.
-OWN = "mlp."
+# Options of a family that say how its base starts. A sweep that starts from a recipe gets them as it gets INIT.
+INIT_OPTIONS = ("dit.adaln_init", "dit.readout_init", "dit.label_std")
 # Fields of a recipe's model that say less than the key of the same name in a sweep.
 _COARSER = ("biases", "qk_norm")
 
@@ -47,11 +47,11 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
     facts = {name: getattr(model, name) if name in has else None for name in required}
     if spec.trainer is not None:  # of a user's own model only this is known
         return {name: facts[name] if name in READ_OF_USER else None for name in required}
-    if model.family == "gpt":
+    if isinstance(model, TransformerModel):
         facts |= {
-            "embedding_scale": 1.0,
+            "embedding_scale": 1.0 if model.family == "gpt" else None,
             "norm": model.norm,
-            "positions": model.positions,
+            "positions": (model.dit if model.family == "dit" else model).positions,
             "qk_norm": model.qk_norm != "none",
             "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
             "attention_ratio": shape.attention_width / shape.width,
@@ -64,9 +64,20 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
     # Recipes of the gpt have always had these two, which are none.
     options: dict[str, Any] = {"own": None, "dims": None} if model.family == "gpt" else {}
     options |= {name: given[name] for name in named}
-    own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
+    sections = {name: value for name, value in model if isinstance(value, Section) and name not in _ELSEWHERE}
+    own = {f"{name}.{key}": value for name, section in sections.items() for key, value in section}
     ties = {"ties": ties_at(spec, choice, shape), "balance.load": model.balance.load}
     return {**facts, "options": {**options, **own, **ties}}
+
+
+def own_options(file: RecipeFile) -> dict[str, dict[str, Any]]:
+    """Return the options of the recipe's family by the section of the sweep's `model` that has them, such as `mlp`."""
+    out: dict[str, dict[str, Any]] = {}
+    for name, value in (file.model.options or {}).items():
+        section, dot, key = name.partition(".")
+        if dot and section not in _ELSEWHERE:
+            out.setdefault(section, {})[key] = value
+    return out
 
 
 def own_roles(file: RecipeFile) -> frozenset[str] | None:
@@ -78,20 +89,24 @@ def own_roles(file: RecipeFile) -> frozenset[str] | None:
     options = file.model.options or {}
     if file.family == "gpt":
         return frozenset(ROLES) - set(CONDITIONED)
+    if file.family == "dit":
+        return frozenset(ROLES) - {"embedding"}
     if file.family == "user" or not options:
         return None
-    named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
-    own, family = MLPSpec().model_copy(update=named), rows_of("family").get(file.family)
-    model = SimpleNamespace(**{**options, "mlp": own, "family": file.family})
+    family, given = rows_of("family").get(file.family), own_options(file)
+    classes = {name: field.annotation for name, field in family.section.model_fields.items() if name in given}
+    sections = {name: kind().model_copy(update=given[name]) for name, kind in classes.items()}
+    model = SimpleNamespace(**{**dict(file.model), **options, **sections, "family": file.family})
     found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), model))
     # The rule that balances experts may move a bias without training it. Of a fixed bias there is nothing to set.
-    moves = own.router_bias in LEARNED or file.model.bias_rule not in (None, "none")
+    learned = any(getattr(one, "router_bias", None) in LEARNED for one in sections.values())
+    moves = learned or file.model.bias_rule not in (None, "none")
     return found if moves else found - {"router_bias"}
 
 
 def is_mlp(file: RecipeFile) -> bool:
     """Return whether the recipe's own model is a mixture of MLPs."""
-    return any(name.startswith(OWN) for name in file.model.options or {})
+    return "mlp" in own_options(file)
 
 
 def training_facts(spec: SweepSpec) -> dict[str, Any]:
@@ -131,7 +146,12 @@ VISIBLE = {
 }
 WORDS: dict[str, dict[Any, str]] = {
     "norm": {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm and rmsnorm": "LayerNorm and RMSNorm"},
-    "positions": {"learned": "learned positions", "rope": "rotary positions (RoPE)", "none": "none"},
+    "positions": {
+        "learned": "learned positions",
+        "rope": "rotary positions (RoPE)",
+        "sincos": "a fixed table",
+        "none": "none",
+    },
     "ffn": {"gelu": "GELU without a gate", "relu": "ReLU without a gate", "swiglu": "SwiGLU"},
     "tied_embeddings": {True: "tied to the embedding", False: "a matrix of its own"},
 }
@@ -186,14 +206,18 @@ def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any], constants
 
 def stated(file: RecipeFile) -> dict[str, str]:
     """Return in words what the recipe was tuned on, as far as it is known."""
+    own = {
+        name.replace("_", " "): str(value)
+        for options in own_options(file).values()
+        for name, value in options.items()
+        if value is not None
+    }
     if is_mlp(file):
-        options = {name: value for name, value in (file.model.options or {}).items() if value is not None}
-        own = {name[len(OWN) :].replace("_", " "): str(options[name]) for name in options if name.startswith(OWN)}
         return {"gate": file.model.gate, **own, **training_words(file)}
     known = file.model
     values = {name: getattr(known, name) for name in VISIBLE}
     facts = {VISIBLE[name]: _spell(name, value) for name, value in values.items() if value is not None}
-    return {**facts, "attention scale": known.attention_scale, **training_words(file)}
+    return {**own, **facts, "attention scale": known.attention_scale, **training_words(file)}
 
 
 def training_words(file: RecipeFile) -> dict[str, str]:

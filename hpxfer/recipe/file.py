@@ -144,7 +144,7 @@ class ModelPart(Part):
     norm_gains: bool | None
     biases: bool | None
     norm: Literal["layernorm", "rmsnorm"] | None = None
-    positions: Literal["learned", "rope", "none"] | None = None
+    positions: Literal["learned", "rope", "sincos", "none"] | None = None
     qk_norm: bool | None = None
     attention_ratio: Positive | None = None  # heads x head_dim / width
     embedding_scale: Positive | None = None  # factor on the rows of the embedding

@@ -25,8 +25,8 @@ def initialize(
 ) -> None:
     """Fill the tensors in place: gains with ones, tensors with a std with normal numbers, all others with zeros.
 
-    With `tied_experts` all experts of a layer get the same draw. Raises HpxferError, and fills nothing, if a tensor has
-    no memory yet, or if the experts of a layer cannot be told apart.
+    A fixed table of positions stays. With `tied_experts` all experts of a layer get the same draw. Raises HpxferError,
+    and fills nothing, if a tensor has no memory yet, or if the experts of a layer cannot be told apart.
     """
     import torch
 
@@ -43,6 +43,8 @@ def initialize(
         for item in named:
             tensor, size = item.tensor, tuple(item.tensor.shape)
             std = item.numbers.init_std
+            if item.is_fixed:
+                continue
             if ROLES[item.roles[0]] == "ones":
                 tensor.fill_(1.0 - (item.gain.offset if item.gain else 0.0))
             elif not std:

@@ -219,6 +219,21 @@ _GATES: dict[str, Callable[[Any], str]] = {
 }
 
 
+# Class of a diffusion transformer of diffusers -> why no recipe can serve it.
+_REFUSED = {
+    "DiTTransformer2DModel": "each of its blocks has an embedder of times and classes of its own",
+    "PixArtTransformer2DModel": "it reads text by cross-attention",
+    "SD3Transformer2DModel": "its attention joins the tokens of text and image",
+}
+
+
+def why_refused(model: torch.nn.Module) -> str | None:
+    """Return why a model of this class has tensors that no role is for, or None."""
+    name = class_of(unwrapped(model)).__name__
+    why = _REFUSED.get(name)
+    return why and f"{name}: {why}, for which tables have no rows"
+
+
 def config_of(model: torch.nn.Module | Any) -> Any:
     """Return the config of a model, under its wrappers, or the config itself if that is given. It may be None.
 

@@ -130,7 +130,8 @@ def _lengths(
             return [(role, along)]  # they lie in front
         listed = " + ".join(f"{role} {length}" for role, length in zip(roles, nominal, strict=True))
         raise HpxferError(f"its matrices must lie side by side as {listed}, by the target's shape, got {along}")
-    if not role.startswith(("attn", "router")) and along > nominal[0] and along % nominal[0] == 0:
+    is_one = role.startswith(("attn", "router")) or role.endswith("modulation")
+    if not is_one and along > nominal[0] and along % nominal[0] == 0:
         return [(role, nominal[0])] * (along // nominal[0])  # those of all experts
     apart = head_dim or math.prod(size[:-2]) > 1
     if apart and role.startswith("attn") and along not in (nominal[0], head_dim):

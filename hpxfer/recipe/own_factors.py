@@ -47,6 +47,8 @@ def of_fan_in(at: Resolved, role: str, fan_in: int | None, base_fan_in: int | No
         )
     base = at.recipe.base_shape
     nominal, base_nominal = at.target.width, reference(base).width
+    if fan_in is not None and role in ("patch_in", "time_in"):
+        return _of_input(at, role, fan_in)
     if fan_in is None or (base_fan_in is None and role not in (*INPUTS, "attn_out")):
         return OwnFactors()
     if base_fan_in is None and role in INPUTS:
@@ -85,6 +87,22 @@ def of_fan_in(at: Resolved, role: str, fan_in: int | None, base_fan_in: int | No
     if numbers == NONE:
         return OwnFactors()
     return OwnFactors(numbers=numbers, note=_spell(f"its fan-in is {fan_in}, and the width is {nominal}", numbers))
+
+
+def _of_input(at: Resolved, role: str, fan_in: int) -> OwnFactors:
+    """Return the factor on the init std of patches or times, where the base starts them by a fan-in of another size.
+
+    The std says that fan-in: N^-1/2 of N numbers, which are cosines and sines of half the mean square for a time.
+    """
+    init = at.recipe.init
+    std = dict(init.stds).get(role)
+    if init.matrices != "fan_in" or not std:
+        return OwnFactors()
+    base = round((2 if role == "time_in" else 1) * std**-2)
+    if fan_in == base:
+        return OwnFactors()
+    numbers = replace(NONE, init_std=math.sqrt(base / fan_in))
+    return OwnFactors(numbers=numbers, note=_spell(f"its fan-in is {fan_in}, that of the base {base}", numbers))
 
 
 def of_embedding(at: Resolved, scale: float, *, tied: bool) -> OwnFactors:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpxfer.errors import HpxferError
 from hpxfer.host import aligned
 from hpxfer.recipe.assign import BALANCED, names_of_each
-from hpxfer.recipe.known_models import known_model
+from hpxfer.recipe.known_models import known_model, why_refused
 from hpxfer.recipe.match import Roles, pairs_of, pairs_of_roles, spelled
 from hpxfer.recipe.modules import plain_names
 from hpxfer.recipe.places import ROUTER_BIASES
@@ -104,6 +104,8 @@ def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
             matches.append(Match(pattern=pattern, role=role, names=names, size=searched[names[0]], guess=guess))
     # A recipe asks for the role of the first name of a shared tensor.
     without = tuple(first for first, *_ in names_of_each(parameters) if first not in matched)
+    if without and (why := why_refused(model)):
+        raise HpxferError(f"roles: each parameter must have a role, got none for {len(without)} of a {why}")
     return ProposedRoles(kind=row.name if row else None, matches=tuple(matches), unmatched=without)
 
 

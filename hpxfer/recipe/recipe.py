@@ -46,6 +46,7 @@ from hpxfer.scaling.evaluate import parameterization as parameterization_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.muon import MOMENTUM, kind_of, muon_of
 from hpxfer.scaling.muon import NAME as MUON
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions, Row
 from hpxfer.spec import YamlFile, parse_yaml, read_yaml
@@ -218,7 +219,7 @@ class Recipe:
     def init_(
         self, model: Model, roles: Roles, target_shape: Target, *, generator: torch.Generator | None = None
     ) -> Model:
-        """Initialize each parameter in place, frozen ones too, and return the model.
+        """Initialize each parameter in place, frozen ones but for a table of positions too, and return the model.
 
         Matrices get normal numbers with the std of their role, and biases get zeros, as do matrices with a std of 0.
         Gains become 1: the tensor of a norm that multiplies by 1 + w gets zeros. Buffers with the role router_bias get
@@ -337,7 +338,9 @@ class Recipe:
         return found
 
     def _tuned_on(self, model: torch.nn.Module, found: Assigned, at: Resolved) -> TunedOn:
-        return compared(self.file, at.target, seen_in(model, found), differences(model, at))
+        inputs = [one for one in found.parameters if ROLES[one.roles[0]] == "input" and one.own.note]
+        constants = [*differences(model, at), *(f"{one.name}: {one.own.note}" for one in inputs)]
+        return compared(self.file, at.target, seen_in(model, found), constants)
 
     def _warn_unattached(self, model: torch.nn.Module, at: Resolved) -> None:
         """Warn, at the line that called the method that called this one, if the model lacks its multipliers."""

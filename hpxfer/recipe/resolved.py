@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import BALANCED
-from hpxfer.recipe.facts import OWN, is_mlp, own_roles
+from hpxfer.recipe.facts import is_mlp, own_options, own_roles
 from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import GlobalValues, Multipliers, resolve, resolve_globals
@@ -95,6 +95,8 @@ def sites_of(recipe: Recipe) -> dict[str, str]:
     }
     fixed, options = recipe.file.fixed, recipe.file.model.options or {}
     out = forward_sites(recipe.file.model.gate, fixed["route_scale"])
+    if options.get("loss") == "velocity":
+        out["readout"] = "the velocity that the readout gives"
     if options.get("shared_expert_gate"):
         out["router"] += ", and those of the gates of shared experts"
     if is_mlp(recipe.file):
@@ -154,7 +156,7 @@ class Resolved:
             if registry("gate").get(model.gate, "model.gate").sums_to_one_over is not None:
                 known["route_scale"] *= self.globals.route_scale
         # The tables' number is that of an average over the active ones.
-        if (model.options or {}).get(f"{OWN}aggregation") == "1/M":
+        if own_options(self.recipe.file).get("mlp", {}).get("aggregation") == "1/M":
             known["expert_out"] *= self.target.kappa
         return {key: known[key] for key in self.sites if key in known}
 

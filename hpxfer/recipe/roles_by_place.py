@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from hpxfer.recipe.conditioned import conditioned
 from hpxfer.recipe.places import (
     AT_THE_END,
     EITHER,
@@ -77,6 +78,7 @@ def proposals(sizes: Sizes) -> dict[str, Proposal]:
         holders.setdefault(at.holder, {})[name] = at
         branches.setdefault(at.branch, {})[name] = at
     around = {path for at in weights.values() if (path := _around_experts(at)) is not None}
+    of_condition = {name: Proposal(role=role, guess=why) for name, role, why in conditioned(places)}
     out: dict[str, Proposal] = {}
     for beside in branches.values():
         out.update(_attention(beside))
@@ -87,12 +89,19 @@ def proposals(sizes: Sizes) -> dict[str, Proposal]:
         out.update(_feed_forward(rest, sizes, routes=bool(routers) or holder in around))
     out.update((name, Proposal(role="norm")) for name, at in weights.items() if _is_norm_of_block(at))
     out.update(_outside({name: at for name, at in weights.items() if at.kind == "outside"}))
-    widths = {size[-1] for name, found in out.items() if found.role == "embedding" and (size := sizes[name])}
+    widths = _widths({**out, **of_condition}, sizes)
     out = {name: found for name, found in out.items() if _fits(found.role, sizes[name], widths)}
-    out.update(dict(_stacked_experts(weights, out, sizes)))
+    out.update(dict(_stacked_experts(weights, out, sizes, widths)))
     out.update(_biases(places, out))
+    out.update(of_condition)
     guessed = {name: found.guess or (None if places[name].is_main else BY_STACK) for name, found in out.items()}
     return {name: replace(out[name], guess=guessed[name]) for name in sizes if name in out}
+
+
+def _widths(found: Mapping[str, Proposal], sizes: Sizes) -> set[int]:
+    """Return the widths that the embeddings, of tokens or of patches, say the model has."""
+    at = {"embedding": -1, "patch_in": 0}
+    return {size[at[one.role]] for name, one in found.items() if one.role in at and (size := sizes[name])}
 
 
 def _around_experts(at: Place) -> str | None:
@@ -277,14 +286,15 @@ BY_SIZE = "by its size, as all experts of a layer in one tensor"
 BY_ORDER = f"{BY_SIZE}, and by its place in the order of the tensors"
 
 
-def _stacked_experts(weights: Mapping[str, Place], known: Mapping[str, Proposal], sizes: Sizes) -> Found:
+def _stacked_experts(
+    weights: Mapping[str, Place], known: Mapping[str, Proposal], sizes: Sizes, widths: Collection[int]
+) -> Found:
     """Yield the experts of blocks in which no name says which they are.
 
     They are the tensors of E x width x h or E x h x width in a module of experts, or beside a router of E experts: an
     input and an output, or an input and a gate in one of twice the size. Of two equal sizes the first is the input.
     Where h is the width, and one tensor looks like the other, nothing is said.
     """
-    widths = {size[-1] for name, found in known.items() if found.role == "embedding" and (size := sizes[name])}
     if len(widths) != 1:
         return
     (width,) = widths

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.recipe.facts import INIT, doubts, model_facts, training_facts
-from hpxfer.recipe.file import ModelPart, RecipeFile, read_recipe
+from hpxfer.recipe.facts import INIT, INIT_OPTIONS, doubts, model_facts, own_options, training_facts
+from hpxfer.recipe.file import RecipeFile, read_recipe
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.muon import NAME as MUON
@@ -208,6 +208,9 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
     for name, key in INIT.items():
         if key in section.model_fields and (name != "matrix_std" or recipe.init.matrices == "constant"):
             yield ("model", key), getattr(recipe.init, name)
+    for name, value in (recipe.model.options or {}).items():
+        if name in INIT_OPTIONS:
+            yield ("model", *name.split(".")), value
     yield ("training", "optimizer"), recipe.optimizer
     for name in ("weight_decay", "eps"):
         yield ("training", name), getattr(recipe.hps, name)
@@ -289,7 +292,8 @@ def _model(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
     chosen = next((each for each in spec.parameterizations if each.table == recipe.parameterization.name), None)
     own = model_facts(spec, None if chosen is None else choice_of(chosen))
     options = own.pop("options", {})
-    theirs = {name: getattr(recipe.model, name) for name in ModelPart.model_fields if name in own}
+    by_family = {key for section in own_options(recipe).values() for key in section}
+    theirs = {name: getattr(recipe.model, name) for name in own if name not in by_family}
     pairs: Pairs = {
         ("model", _MODEL.get(name, name)): (own[name], value) for name, value in theirs.items() if value is not None
     }

@@ -54,7 +54,7 @@ def test_a_recipe_gives_what_its_file_says() -> None:
         ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be 2, got 3; `hpxfer recipe write RESULTS`"),
         (
             {"family": "mamba"},
-            "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, user, got 'mamba'",
+            "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, dit, user, got 'mamba'",
         ),
         ({"model__gate": "softmx"}, "model.gate: unknown gate 'softmx'; did you mean 'softmax'?"),
         ({"optimizer": "adamx"}, "optimizer: unknown optimizer 'adamx'; did you mean 'adamw'?"),

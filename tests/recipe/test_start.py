@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dit_cases import make_case
 from recipe_data import BASE, data
 from sweep_text import edited
 
@@ -304,3 +305,36 @@ def test_a_section_that_names_no_recipe(tmp_path: Path, named: str, messages: li
 def test_text_names_no_file_in_which_a_recipe_would_lie() -> None:
     with pytest.raises(HpxferError, match=r":\d+: hps\.recipe: is read by hpxfer\.load_sweep alone"):
         parse_sweep(edited((HPS, f"{HPS}  recipe: recipe.yaml\n")))
+
+
+def test_a_sweep_of_dit_starts_as_its_recipe_says_and_names_other_options(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(make_case("moe").recipe.dump())
+    sweep = {
+        "name": "from_dit",
+        "model": {
+            "family": "dit",
+            "gate": "normalized_sigmoid",
+            "ffn": "swiglu",
+            "dit": {"patch": 4, "frequencies": 32},
+        },
+        "data": {"source": "builtin:shapes"},
+        "training": {"batch_samples": 8, "steps": 20, "validation_samples": 8},
+        "axes": {"width": [64]},
+        "hps": {"recipe": "recipe.yaml"},
+        "grid": {"lr": [0.01]},
+    }
+    (tmp_path / "sweep.yaml").write_text(write_yaml(sweep))
+    spec = load_sweep(tmp_path / "sweep.yaml")
+    assert (spec.model.dit.adaln_init, spec.model.dit.readout_init, spec.model.dit.frequencies) == (
+        "random",
+        "random",
+        32,
+    )
+    assert (spec.base_shape.num_experts, spec.parameterizations[0].table) == (4, "complete-mue")
+    found = spec.hps.recipe
+    assert found is not None
+    assert "model.dit.adaln_init: random" in (found.gives or ())
+    assert [line for line in found.instead or () if line.startswith("model.")] == [
+        "model.attention_gate: False, in the recipe True",
+        "model.dit.frequencies: 32, in the recipe 64",
+    ]
