@@ -121,22 +121,35 @@ LR_MULTS: dict[Column, dict[str, float]] = {
         **dict.fromkeys(("final_norm", "readout"), 0.25),
     },
 }
-_SWEEP = """\
-name: check
-model:
-  family: gpt
-  base: {base}
+# Modulations and readout of the family dit start at random: from zero it takes some updates until all gradients are
+# there. The readout starts small, so that the first error is about that of a guess of zero at every width. Classes do
+# little and times are close, so that conditions have much in common, and what is learned of one shows in another.
+_MODEL = {
+    "gpt": """\
   context: 32
-  gate: {gate}
   tied_embeddings: {tied}
   embedding_std: 1.0
   position_std: 0.5
   biases: true
 data: {{source: "builtin:stdlib"}}
 training: {{batch_tokens: 256, steps: 100, validation_tokens: 256, optimizer: "{optimizer}", eps: 1.0e-6}}
+""",
+    "dit": """\
+  dit: {{patch: 4, adaln_init: random, readout_init: random, label_std: 0.25, time_scale: 1}}
+data: {{source: "builtin:shapes"}}
+training: {{batch_samples: 4, steps: 100, validation_samples: 16, optimizer: "{optimizer}", eps: 1.0e-6}}
+""",
+}
+_SWEEP = """\
+name: check
+model:
+  family: {family}
+  base: {base}
+  gate: {gate}
+{model}\
 parameterizations: [sp]
 axes: {{width: [32]}}
-hps: {{residual_scale: {residual_scale}, router_bias_lr: 0{adamw_lr}}}
+hps: {{residual_scale: {residual_scale}, router_bias_lr: 0{adamw_lr}{hps}}}
 grid: {{lr: [{lr}]}}
 """
 
@@ -152,18 +165,26 @@ class Case:
 
 
 def own_case(
-    choice: Parameterization, optimizer: Column, axis: str, points: Sequence[float] | None, *, dense: bool
+    choice: Parameterization,
+    optimizer: Column,
+    axis: str,
+    points: Sequence[float] | None,
+    *,
+    dense: bool,
+    architecture: str = "gpt",
 ) -> Case:
     """Return the case of a table along an axis, for a check without a sweep. A `dense` table has no expert rows."""
     _require_axis(axis, LEGAL)
     if dense and axis not in DENSE_BASES:
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
     kind, muon = kind_of(optimizer), muon_of(optimizer)
+    tied = "true" if dict(choice.conventions).get("embeddings") == "tied" else "false"
     text = _SWEEP.format(
+        family=architecture,
+        model=_MODEL[architecture].format(tied=tied, optimizer="adamw" if kind == "adam" else optimizer),
         base=DENSE_BASES[axis] if dense else (BASES if muon is None else MUON_BASES).get(axis, _EXPERTS),
         gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
-        tied="true" if dict(choice.conventions).get("embeddings") == "tied" else "false",
-        optimizer="adamw" if kind == "adam" else optimizer,
+        hps=", multipliers: {readout.init_mult: 0.25}" if architecture == "dit" else "",
         residual_scale=0.25 if axis == "depth" else 0.5,
         lr=LR[kind] / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
         adamw_lr="" if muon is None else f", adamw_lr: {LR['adam']}",

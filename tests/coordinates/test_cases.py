@@ -9,7 +9,7 @@ import pytest
 from fixture_types import Patch
 from sweep_text import edited
 
-from hpxfer.coordinates import cases, gpt
+from hpxfer.coordinates import cases, transformer
 from hpxfer.coordinates.cases import mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.checking import check
 from hpxfer.errors import HpxferError
@@ -185,7 +185,7 @@ def test_a_zero_router_chooses_among_equal_experts_as_a_sweep_does(
         found.extend(trials)
         raise Seen
 
-    monkeypatch.setattr(gpt, "observe", observe)
+    monkeypatch.setattr(transformer, "observe", observe)
     monkeypatch.setattr(cases, "host_bytes", lambda: None)  # where the memory is unknown nothing is refused for it
     given = [] if ties is None else [("context: 64", f"context: 64\n  ties: {ties}")]
     sweep = parse_sweep(edited(("[32, 64]", "[32, 64, 128, 256]"), *given))

@@ -1,4 +1,4 @@
-"""What is measured in the built-in GPT, against what the model itself says and what must follow from it."""
+"""What is measured in the built-in transformers, against what the model itself says and what must follow from it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tiny_trials import BASE, HPS, JOINT, one_thread, text_setting, trial
 
-from hpxfer.coordinates.gpt import EXPERTS, LINEAR, SHARED, observe
+from hpxfer.coordinates.transformer import EXPERTS, LINEAR, SHARED, observe
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.roles import CONDITIONED, ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
@@ -47,7 +47,7 @@ def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
     gates = {"attention_gate": True, "shared_expert_gate": True}
     full = replace(setting, ffn="swiglu", norm_gains=True, biases=True, dense_first=1, **gates)
     found = measured(full, MIXED)
-    for role in (*LINEAR, *SHARED, *EXPERTS, "expert_out"):
+    for role in {*LINEAR, *SHARED, *EXPERTS, "expert_out"} - CONDITIONED.keys():
         blocks = {layer for name, quantity, layer, _ in found if name == role and quantity == "activation"}
         dense = role.startswith("dense")
         want = {None} if role == "readout" else {0} if dense else {1, 2} if role not in LINEAR[:5] else {0, 1, 2}
