@@ -109,6 +109,8 @@ MLP_BASES = {
 # LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients. That of Muon
 # multiplies sqrt(out/in), and is divided by what another scale is for a square matrix of the base.
 LR = {"adam": 2.0**-8, "sgd": 0.25, "muon": 0.04}
+# The gradients of a squared error move as it falls, so that the family dit takes less of these LRs.
+DIT_LR = 0.25
 LR_MULTS: dict[Column, dict[str, float]] = {
     "adam": {"embedding": 16, "position": 16},
     "muon": {"embedding": 16, "position": 16},
@@ -137,7 +139,7 @@ training: {{batch_tokens: 256, steps: 100, validation_tokens: 256, optimizer: "{
     "dit": """\
   dit: {{patch: 4, adaln_init: random, readout_init: random, label_std: 0.25, time_scale: 1}}
 data: {{source: "builtin:shapes"}}
-training: {{batch_samples: 4, steps: 100, validation_samples: 16, optimizer: "{optimizer}", eps: 1.0e-6}}
+training: {{batch_samples: 8, steps: 100, validation_samples: 16, optimizer: "{optimizer}", eps: 1.0e-6}}
 """,
 }
 _SWEEP = """\
@@ -186,7 +188,7 @@ def own_case(
         gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
         hps=", multipliers: {readout.init_mult: 0.25}" if architecture == "dit" else "",
         residual_scale=0.25 if axis == "depth" else 0.5,
-        lr=LR[kind] / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
+        lr=LR[kind] * (DIT_LR if architecture == "dit" else 1.0) / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
         adamw_lr="" if muon is None else f", adamw_lr: {LR['adam']}",
     )
     spec = parse_sweep(text, "the check's own sweep")

@@ -272,12 +272,14 @@ class _Start:
     def _by_modulations(self, delta: Size, passed: Sequence[Size]) -> dict[str, Size]:
         """Return the gradients by what the maps of a condition put out. `passed` are those by what the maps read.
 
+        That of the gate of attention leads the parts of a block, as it needs no other weights than those of attention.
         Each block has a part in the gradient by the condition, and the readout has another.
         """
         if not self.network.condition:
             return {}
-        of_gates = (product(delta, self._branch(each)) for each in self.network.into(STREAM))
-        by_block, last = sum_of(READERS, *passed, *of_gates), product(delta, self.stream())
+        gates = {each.role: product(delta, self._branch(each)) for each in self.network.into(STREAM)}
+        by_block = led_by(gates.pop("attn_out"), *gates.values(), *passed, why=READERS)
+        last = product(delta, self.stream())
         blocks = product(self.symbol("depth"), self._back("modulation", by_block))
         condition = led_by(self._back("final_modulation", last), blocks, why=BLOCKS_LEAD)
         return {"modulation": by_block, "final_modulation": last, "time_out": condition}
