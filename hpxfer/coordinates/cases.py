@@ -180,15 +180,16 @@ def own_case(
     if dense and axis not in DENSE_BASES:
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
     kind, muon = kind_of(optimizer), muon_of(optimizer)
+    is_dit = architecture == "dit"
     tied = "true" if dict(choice.conventions).get("embeddings") == "tied" else "false"
     text = _SWEEP.format(
         family=architecture,
         model=_MODEL[architecture].format(tied=tied, optimizer="adamw" if kind == "adam" else optimizer),
         base=DENSE_BASES[axis] if dense else (BASES if muon is None else MUON_BASES).get(axis, _EXPERTS),
         gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
-        hps=", multipliers: {readout.init_mult: 0.25}" if architecture == "dit" else "",
+        hps=", multipliers: {readout.init_mult: 0.25}" if is_dit else "",
         residual_scale=0.25 if axis == "depth" else 0.5,
-        lr=LR[kind] * (DIT_LR if architecture == "dit" else 1.0) / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
+        lr=LR[kind] * (DIT_LR if is_dit else 1.0) / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
         adamw_lr="" if muon is None else f", adamw_lr: {LR['adam']}",
     )
     spec = parse_sweep(text, "the check's own sweep")

@@ -149,6 +149,8 @@ MLP = {"parameterization": "mssp-i", "architecture": "mlp"}
         ({**MLP, "points": (32, 64, 128, 10**6), "axes": ["regime-i"]}, "GiB, got 16 GiB"),
         ({"points": (32.0, 64.0)}, "must be values of one axis, got width, depth, experts, expert_ratio"),
         ({"architecture": "block"}, "unknown architecture 'block'"),
+        ({"parameterization": "mup-i", "architecture": "dit"}, "got none for patch_in, time_in, time_out, label, "),
+        ({"axes": ["batch"], "architecture": "dit"}, "no slope along it"),
         ({"optimizer": "sgd"}, "has no sgd column"),
         ({"axes": ["width"], "architecture": "mlp"}, "along a regime"),
         ({"parameterization": "mupp"}, "unknown parameterization 'mupp'"),
