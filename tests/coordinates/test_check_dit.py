@@ -15,7 +15,7 @@ from hpxfer.coordinates.networks import dit_network
 from hpxfer.coordinates.path_facts import path_facts
 from hpxfer.coordinates.report import AxisReport
 from hpxfer.scaling import Row, Table
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.monomial import ONE, depth, width
 from hpxfer.scaling.roles import CONDITIONED
 from hpxfer.scaling.table import Conventions
@@ -27,7 +27,7 @@ Register = Callable[[Table], None]
 Rows = Mapping[str, Mapping[str, Any]]
 
 
-def checked(name: str, axis: str, **asked: Any) -> AxisReport:
+def checked(name: str | Parameterization, axis: str, **asked: Any) -> AxisReport:
     given: dict[str, Any] = {"points": POINTS.get(axis), "seeds": 3, "steps": 4, "architecture": "dit", **asked}
     return check(name, axes=[axis], **given).axes[0]
 
@@ -78,6 +78,13 @@ def test_a_table_passes_along_its_axis(name: str, axis: str) -> None:
     assert {each.role for each in found.judged if each.verdict == "ok"} >= CONDITIONED.keys()
     learned = [each for each in found.judged_stability if each.quantity == "effective" and each.role in CONDITIONED]
     assert all(abs(each.shown.slope or 0.0) < 0.15 for each in learned)
+
+
+def test_below_alpha_one_modulations_learn_less_along_depth_by_design() -> None:
+    lazy = parameterization("completep", {"depth_alpha": 0.5})
+    found = checked(lazy, "depth")
+    assert not missed(found)
+    assert slope(found, "modulation", "effective") == pytest.approx(-0.5, abs=0.15)
 
 
 # Negative twins.
