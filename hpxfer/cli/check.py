@@ -51,7 +51,9 @@ def check(
     points: Annotated[Text, Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
     steps: Annotated[Whole, Option(help="Optimizer steps; default: 6, or 5 of --module, or 20 of --trainer.")] = None,
     seeds: Annotated[Whole, Option(help="Seeds, trained together; default: 6, or 3 of --module.")] = None,
-    architecture: Annotated[Text, Option(help="gpt, or mlp: that of the papers; default: the sweep's, or gpt.")] = None,
+    architecture: Annotated[
+        Text, Option(help="gpt, dit, or mlp, that of the papers; default: the sweep's or gpt.")
+    ] = None,
     gate: Annotated[Text, Option(help="Of mlp: sigmoid, softmax or normalized_softmax; of --module any.")] = None,
     activation: Annotated[Text, Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")] = None,
     matrices: Annotated[Whole, Option(help="Of an expert of mlp: 1 or 2; default: 2.")] = None,
@@ -80,6 +82,7 @@ def check(
     \b
     Examples:
       hpxfer check --parameterization completep-moe --axis width
+      hpxfer check --parameterization complete-mue --architecture dit --axis active
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
       hpxfer check --plugin ./mine.py --parameterization mine
       hpxfer check --parameterization mssp-ii --architecture mlp --convention readout_init=zero --seeds 12

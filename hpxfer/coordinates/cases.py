@@ -109,6 +109,8 @@ MLP_BASES = {
 # LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients. That of Muon
 # multiplies sqrt(out/in), and is divided by what another scale is for a square matrix of the base.
 LR = {"adam": 2.0**-8, "sgd": 0.25, "muon": 0.04}
+# The gradients of a squared error move as it falls, so that the family dit takes less of these LRs.
+DIT_LR = 0.25
 LR_MULTS: dict[Column, dict[str, float]] = {
     "adam": {"embedding": 16, "position": 16},
     "muon": {"embedding": 16, "position": 16},
@@ -121,22 +123,35 @@ LR_MULTS: dict[Column, dict[str, float]] = {
         **dict.fromkeys(("final_norm", "readout"), 0.25),
     },
 }
-_SWEEP = """\
-name: check
-model:
-  family: gpt
-  base: {base}
+# Modulations and readout of the family dit start at random: from zero it takes some updates until all gradients are
+# there. The readout starts small, so that the first error is about that of a guess of zero at every width. Classes do
+# little and times are close, so that conditions have much in common, and what is learned of one shows in another.
+_MODEL = {
+    "gpt": """\
   context: 32
-  gate: {gate}
   tied_embeddings: {tied}
   embedding_std: 1.0
   position_std: 0.5
   biases: true
 data: {{source: "builtin:stdlib"}}
 training: {{batch_tokens: 256, steps: 100, validation_tokens: 256, optimizer: "{optimizer}", eps: 1.0e-6}}
+""",
+    "dit": """\
+  dit: {{patch: 4, adaln_init: random, readout_init: random, label_std: 0.25, time_scale: 1}}
+data: {{source: "builtin:shapes"}}
+training: {{batch_samples: 8, steps: 100, validation_samples: 16, optimizer: "{optimizer}", eps: 1.0e-6}}
+""",
+}
+_SWEEP = """\
+name: check
+model:
+  family: {family}
+  base: {base}
+  gate: {gate}
+{model}\
 parameterizations: [sp]
 axes: {{width: [32]}}
-hps: {{residual_scale: {residual_scale}, router_bias_lr: 0{adamw_lr}}}
+hps: {{residual_scale: {residual_scale}, router_bias_lr: 0{adamw_lr}{hps}}}
 grid: {{lr: [{lr}]}}
 """
 
@@ -152,20 +167,29 @@ class Case:
 
 
 def own_case(
-    choice: Parameterization, optimizer: Column, axis: str, points: Sequence[float] | None, *, dense: bool
+    choice: Parameterization,
+    optimizer: Column,
+    axis: str,
+    points: Sequence[float] | None,
+    *,
+    dense: bool,
+    architecture: str = "gpt",
 ) -> Case:
     """Return the case of a table along an axis, for a check without a sweep. A `dense` table has no expert rows."""
     _require_axis(axis, LEGAL)
     if dense and axis not in DENSE_BASES:
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
     kind, muon = kind_of(optimizer), muon_of(optimizer)
+    is_dit = architecture == "dit"
+    tied = "true" if dict(choice.conventions).get("embeddings") == "tied" else "false"
     text = _SWEEP.format(
+        family=architecture,
+        model=_MODEL[architecture].format(tied=tied, optimizer="adamw" if kind == "adam" else optimizer),
         base=DENSE_BASES[axis] if dense else (BASES if muon is None else MUON_BASES).get(axis, _EXPERTS),
         gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
-        tied="true" if dict(choice.conventions).get("embeddings") == "tied" else "false",
-        optimizer="adamw" if kind == "adam" else optimizer,
+        hps=", multipliers: {readout.init_mult: 0.25}" if is_dit else "",
         residual_scale=0.25 if axis == "depth" else 0.5,
-        lr=LR[kind] / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
+        lr=LR[kind] * (DIT_LR if is_dit else 1.0) / (1.0 if muon is None else muon.factor(BASE_WIDTH, BASE_WIDTH)),
         adamw_lr="" if muon is None else f", adamw_lr: {LR['adam']}",
     )
     spec = parse_sweep(text, "the check's own sweep")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from hpxfer.coordinates import gpt, mlp
+from hpxfer.coordinates import mlp, transformer
 from hpxfer.coordinates.answers import Path, answers
 from hpxfer.coordinates.cases import (
     Case,
@@ -27,23 +27,25 @@ from hpxfer.coordinates.cases import (
 )
 from hpxfer.coordinates.limit_answer import not_compared
 from hpxfer.coordinates.measure import TOLERANCE, Observation
-from hpxfer.coordinates.networks import Network, gpt_network, mlp_network
+from hpxfer.coordinates.networks import Network, dit_network, gpt_network, mlp_network
 from hpxfer.coordinates.optimizer import decays
 from hpxfer.coordinates.path_facts import path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.model.dit.section import DiTModel
 from hpxfer.registry import rows_of
-from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.evaluate import Parameterization, base_init_std
 from hpxfer.scaling.evaluate import parameterization as by_name
 from hpxfer.scaling.muon import spelled
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec, decided, forward_problem, model_roles
 from hpxfer.train.device import one_thread
 from hpxfer.trial import DataRef, Trial, setting_of
 
-Architecture = Literal["gpt", "mlp"]
+Architecture = Literal["gpt", "dit", "mlp"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
 MAX_POINT = 1e6  # no axis counts so far, and no ratio may be larger
@@ -69,10 +71,16 @@ class _Check:
     on_shape: Callable[[str], None]
     held_to: Parameterization | None = None  # the table that predictions are of, in place of the one that is trained
 
-    def of_gpt(self, axis: str, case: Case) -> AxisReport:
-        """Return the report of one axis in the built-in GPT."""
+    def of_transformer(self, axis: str, case: Case) -> AxisReport:
+        """Return the report of one axis in a built-in transformer."""
         model, last = case.spec.model, case.axis.points[-1].shape
-        return self._of_case(axis, case, gpt_network(last, gated=model.ffn == "swiglu"), gpt.observe)
+        gated = model.ffn == "swiglu"
+        if isinstance(model, DiTModel):
+            learned = model.dit.positions == "learned"
+            network = dit_network(last, gated=gated, learned_positions=learned, classes=model.dit.classes_used)
+        else:
+            network = gpt_network(last, gated=gated)
+        return self._of_case(axis, case, network, transformer.observe)
 
     def of_mlp(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis of a sweep of the family mlp."""
@@ -101,20 +109,21 @@ class _Check:
         self._require_steps(case)
         self._require_rows(case)
         data, model, points = data_ref(case.spec.data), case.spec.model, case.axis.points
-        zeros = (role for role, factor in case.hps.multipliers if role.endswith(".init_mult") and factor == 0)
+        roles, base, init = self._roles(case), case.spec.base_shape, model.base_init(data.num_inputs or None)
+        drawn = (role for role in roles if ROLES[role] not in ("ones", "zeros"))
         path = self._path(
             axis,
             case.axis.scale_name,
             [point.scale for point in points],
-            case.spec.base_shape,
+            base,
             [point.shape for point in points],
             network,
             model.gate,
             tied_embeddings=model.tied_embeddings,
             decays=case.hps.weight_decay != 0,
-            zeros=tuple(name.removesuffix(".init_mult") for name in zeros),
+            zeros=tuple(role for role in drawn if base_init_std(role, base, init, case.hps) == 0),
         )
-        path = replace(path, roles=self._roles(case), **named)
+        path = replace(path, roles=roles, **named)
         return self._along(path, lambda shape: self._trials(case, data, shape), observe, case.notes)
 
     def _path(
@@ -228,7 +237,8 @@ def check(
         steps: optimizer updates, at a constant LR from the first one on.
         seeds: trials per shape, trained together.
         tolerance: by how much an exponent may differ.
-        architecture: `gpt`, or `mlp` for the MLP mixture of the papers; by default the sweep's family, or `gpt`.
+        architecture: `gpt`, `dit`, or `mlp` for the MLP mixture of the papers; by default the sweep's family, or
+            `gpt`.
         options: of the check's own MLP mixture. A sweep has its own.
         held_to: predict by this table, in place of the one that is trained.
         on_shape: is called with the name of each shape before it is trained.
@@ -243,7 +253,7 @@ def check(
     choice = by_name(parameterization) if isinstance(parameterization, str) else parameterization
     family = sweep.model.family if sweep else "gpt"
     if sweep and family not in ARCHITECTURES:
-        rule = f"model.family: must be {' or '.join(ARCHITECTURES)} for a check of a sweep, got {family}, whose parts"
+        rule = f"model.family: must be {', '.join(ARCHITECTURES)} for a check of a sweep, got {family}, whose parts"
         raise HpxferError(f"{rule} hpxfer does not see; hpxfer.check_module checks a module of your own")
     architecture = architecture or family
     first: Column = next(iter(choice.table.rows))
@@ -266,10 +276,10 @@ def check(
                 require_mlp_memory(path, seeds)
             reports = [asked.of_own_mlp(axis, path, options or mlp.Options()) for axis, path in regimes.items()]
         else:
-            cases = {axis: _case(asked, sweep, axis, points) for axis in named}
+            cases = {axis: _case(asked, architecture, sweep, axis, points) for axis in named}
             for case in cases.values():
                 require_memory(case, seeds)
-            report = asked.of_mlp if architecture == "mlp" else asked.of_gpt
+            report = asked.of_mlp if architecture == "mlp" else asked.of_transformer
             reports = [report(axis, case) for axis, case in cases.items()]
     return CheckReport(
         parameterization=choice.label(),
@@ -318,7 +328,7 @@ def _require(
         raise HpxferError(f"--points: must be above 0 and at most {MAX_POINT:g}, got {wrong[0]:g}")
 
 
-def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[float] | None) -> Case:
+def _case(asked: _Check, architecture: str, sweep: SweepSpec | None, axis: str, points: Sequence[float] | None) -> Case:
     if sweep:
         return sweep_case(decided(sweep, cuda=False), axis, points)  # it trains on the CPU
     roles = {row.role for row in asked.choice.rows(asked.optimizer)}
@@ -327,7 +337,8 @@ def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[fl
             f"parameterization {asked.choice.name}: a table with experts must have rows for "
             f"{', '.join(EXPERT_ROLES)}, got none for {', '.join(missing)}; add them"
         )
-    return own_case(asked.choice, asked.optimizer, axis, points, dense="router" not in roles)
+    dense = "router" not in roles
+    return own_case(asked.choice, asked.optimizer, axis, points, dense=dense, architecture=architecture)
 
 
 def _column(sweep: SweepSpec) -> Column:

@@ -9,6 +9,10 @@ Each size is a power of the path's scale, and this module computes the exponents
     effective        (W_t - W_0) x            forward * |weight change| * fan-in * |x|        an update aligns with x
     gradient         dL/dW = delta x^T        |delta| * |x|, and delta passes through W_0^T as a random vector does
 
+A conditioned network starts a condition from the data, as it does the stream. Features that a block reads of the normed
+stream are multiplied by one plus a scale, and shifted; what its branches give is multiplied by a gate. All three are
+outputs of maps that read the condition, so that one size, that of the modulations, stands for them.
+
 Under Muon the effective update is forward * LR * s * sqrt(in / out) * |x|, as a semi-orthogonal matrix keeps the length
 of inputs that align with it. Of a matrix with in > out an interval is derived: it makes less of isotropic tokens, by up
 to sqrt(out / in). Output matrices are exempt: what they read aligns with their updates, as slopes along the width show,
@@ -23,11 +27,26 @@ moved before. This module knows no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
-from hpxfer.coordinates.networks import ATTENDED, GATES, LAST, LOSS, SCORES, STREAM, VALUES, Map, Network, hidden
+from hpxfer.coordinates.networks import (
+    ATTENDED,
+    CONDITION,
+    GATES,
+    LAST,
+    LAST_MODULATIONS,
+    LOSS,
+    MODULATIONS,
+    SCORES,
+    STREAM,
+    TIME,
+    VALUES,
+    Map,
+    Network,
+    hidden,
+)
 from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, SPARSE, TIED, of_muon
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import SAME, ZERO, Size, grows, largest, led_by, power_of, product, sum_of
@@ -51,11 +70,12 @@ BIASES = "no rule is derived for biases"
 STACKED = "no power law is derived for the gradient that enters the blocks of a stack without a residual"
 BELOW_EPS = "the gradient falls beside Adam's eps, so that the update lies between two powers"
 DECAYS = "no gradient reaches this at first, and weight decay moves it"
+MODULATED = "shifts and scales grow, so that they outgrow the normed stream and no power law is derived"
+BLOCKS_LEAD = "the gradients that the blocks give the condition outgrow that of the readout, so no power law is derived"
 FOLLOWS = "it follows from all that has moved before, of which the rows alone imply no power law"
 
-LOOKUPS = ("embedding", "position")
-# Roles that multiply nothing: what they learn shows in the size of their update alone.
-NO_MAPS = ("norm", "final_norm", "embedding", "position", "hidden_bias")
+# What else is part of what a map reads, beside the stream. Of most maps these are the modulations of a block.
+_BESIDE = {LAST: LAST_MODULATIONS, TIME: TIME, CONDITION: CONDITION}
 # The reason for every quantity and step of which `derive` predicts nothing.
 NOT_DERIVED = tuple(
     Prediction(quantity=quantity, role=role, exponent=None, source=FOLLOWS)
@@ -84,7 +104,7 @@ def derive(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tup
     found += [
         _prediction("propagating", each.role, ZERO) for each in facts.network.maps if start.weights(each.role) == ZERO
     ]
-    found += [_prediction("change", role, update.changes[role], first=1, last=1) for role in facts.network.lookups]
+    found += [_prediction("change", role, update.changes[role], first=1, last=1) for role in facts.network.starts]
     found += [
         _prediction(GRADIENT_OVER_EPS, role, start.over_eps(role, size), last=0)
         for role, size in gradients.items()
@@ -153,9 +173,15 @@ class _Start:
 
     def feature(self, name: str) -> Size:
         """Return what a map reads."""
+        if name in (STREAM, LAST) and not self.network.normed:
+            return self._embedded() if name == STREAM else self.stream()
         if name in (STREAM, LAST):
-            return 0.0 if self.network.normed else self._embedded() if name == STREAM else self.stream()
+            return led_by(0.0, self.modulations(MODULATIONS if name == STREAM else LAST_MODULATIONS), why=MODULATED)
         return self._attended() if name == ATTENDED else self._hidden(name)
+
+    def modulations(self, name: str) -> Size:
+        """Return the shifts, scales and gates; of order one in a network without."""
+        return next(map(self.output, self.network.into(name)), 0.0)
 
     def blocks_read_alike(self) -> bool:
         """Return whether what every block of a stack reads has the size of what the first one reads."""
@@ -197,12 +223,12 @@ class _Start:
         branches = [self._branch(each) for each in self.network.into(STREAM)]
         if not self.network.residual:
             return sum_of(PARTS, *branches)
-        blocks = self.symbol("depth", 0.5)
+        blocks = product(self.symbol("depth", 0.5), self.modulations(MODULATIONS))
         return led_by(self._embedded(), *(product(blocks, branch) for branch in branches), why=BRANCHES_LEAD)
 
     def activations(self) -> Iterator[tuple[str, Size]]:
         """Yield role -> output."""
-        for role in self.network.lookups:
+        for role in self.network.starts:
             yield role, self.factor(role, "init_std")
         yield "stream", self.stream()
         for each in self.network.maps:
@@ -213,21 +239,23 @@ class _Start:
             yield "moe", sum_of(PARTS, self.expert_sum(), shared)
         if self.network.has("dense"):
             yield "dense", self._of("dense_out")
-        yield "final_norm", 0.0
+        yield "final_norm", self.feature(LAST) if self.network.normed else 0.0
 
     def gradients(self) -> Iterator[tuple[str, Size]]:
         """Yield role -> gradient of the loss by the weight."""
         delta = self._by_stream()
-        read = {each.role: self._by_output(each, delta) for each in self.network.maps if each.reads == STREAM}
+        by_branch = product(delta, self.modulations(MODULATIONS))
+        read = {each.role: self._by_output(each, by_branch) for each in self.network.maps if each.reads == STREAM}
         # What the maps pass back to what they read. Random vectors of the active experts add up.
         several = self.symbol("active", 0.5)
         passed = [
             product(self._back(role, size), several if role.startswith("expert") else 0.0)
             for role, size in read.items()
         ]
+        read |= self._by_modulations(delta, passed)
         for each in self.network.maps:
             if each.role != "readout" or not self.facts.tied_embeddings:
-                by_output = read[each.role] if each.role in read else self._by_output(each, delta)
+                by_output = read[each.role] if each.role in read else self._by_output(each, by_branch)
                 yield each.role, product(by_output, self.feature(each.reads))
         if self.network.normed:
             yield "norm", sum_of(READERS, *passed)
@@ -235,7 +263,26 @@ class _Start:
         first = delta if self.network.residual else sum_of(READERS, *passed)
         for role in self.network.lookups:
             yield role, TIED if self.facts.tied_embeddings else first
-        yield "hidden_bias", ZERO if delta == ZERO else BIASES
+        for role, into in self.network.condition:
+            yield role, read["time_out"] if into == CONDITION else self._back("time_out", read["time_out"])
+        if self.network.condition:
+            yield "final_bias", read["final_modulation"]
+        yield "hidden_bias", ZERO if delta == ZERO else read.get("modulation", BIASES)
+
+    def _by_modulations(self, delta: Size, passed: Sequence[Size]) -> dict[str, Size]:
+        """Return the gradients by what the maps of a condition put out. `passed` are those by what the maps read.
+
+        That of the gate of attention leads the parts of a block, as it needs no other weights than those of attention.
+        Each block has a part in the gradient by the condition, and the readout has another.
+        """
+        if not self.network.condition:
+            return {}
+        gates = {each.role: product(delta, self._branch(each)) for each in self.network.into(STREAM)}
+        by_block = led_by(gates.pop("attn_out"), *gates.values(), *passed, why=READERS)
+        last = product(delta, self.stream())
+        blocks = product(self.symbol("depth"), self._back("modulation", by_block))
+        condition = led_by(self._back("final_modulation", last), blocks, why=BLOCKS_LEAD)
+        return {"modulation": by_block, "final_modulation": last, "time_out": condition}
 
     def over_eps(self, role: str, gradient: Size) -> Size:
         """Return the gradient in units of Adam's eps."""
@@ -272,8 +319,10 @@ class _Start:
         return self.expert_sum() if each.role == "expert_out" else self.output(each)
 
     def _hidden(self, name: str) -> Size:
-        """Return the input of the output matrix of an FFN: what the nonlinearity makes of its input."""
-        for size in map(self.output, self.network.into(name)):
+        """Return what a nonlinearity makes of its input: the input of the output matrix of an FFN, or a condition."""
+        starts = (self.factor(role, "init_std") for role, into in self.network.condition if into == name)
+        beside = (size for size in starts if size != ZERO)
+        for size in (*beside, *map(self.output, self.network.into(name))):
             if isinstance(size, str):
                 return size
             if abs(size) > SAME:
@@ -288,7 +337,8 @@ class _Start:
         return SATURATED if grows(logits) else self._of("attn_v")
 
     def _embedded(self) -> Size:
-        return sum_of(TWO_STARTS, *(self.factor(role, "init_std") for role in self.network.lookups))
+        fixed = (0.0,) if self.network.fixed_start else ()
+        return sum_of(TWO_STARTS, *fixed, *(self.factor(role, "init_std") for role in self.network.lookups))
 
     def _readout(self) -> Size:
         """Return the weights of the readout, with the multiplier."""
@@ -306,7 +356,8 @@ class _Start:
         """Return the gradient by the stream: through the readout, and over the stream's size if that is normed."""
         if grows(self._logits()):
             return LOGITS
-        delta = product(self._readout(), power_of(self.stream(), -1) if self.network.normed else 0.0)
+        normed = product(self.feature(LAST), power_of(self.stream(), -1)) if self.network.normed else 0.0
+        delta = product(self._readout(), normed)
         return STACKED if self.network.stacked and not self.network.residual and delta != ZERO else delta
 
     def _by_ffn(self, kind: str, delta: Size) -> Size:
@@ -368,6 +419,12 @@ class _Update:
     def _moves(self, each: Map) -> bool:
         """Return whether what a map reads changes by a growing part of its size."""
         start = self.start
+        beside = start.network.into(_BESIDE.get(each.reads, MODULATIONS))
+        moved = [self.changes[role] for role, into in start.network.condition if into == each.reads]
+        if any(map(grows, (*moved, *map(self._learned, beside)))) or any(map(self._moves, beside)):
+            return True
+        if each.reads in (TIME, CONDITION):
+            return False
         whole = start.network.residual or start.network.stacked or each.reads == LAST
         return grows(self._of_stream() if whole else product(self._of_lookups(), power_of(start.feature(STREAM), -1)))
 
@@ -393,6 +450,10 @@ class _Update:
         """Return by how much of its size the stream changes at least, or why this is not known."""
         start, into = self.start, self.start.network.into(STREAM)
         branches = [self._of_sum() if each.role == "expert_out" else self._learned(each) for each in into]
+        gate = start.modulations(MODULATIONS)
+        branches = [product(gate, branch) for branch in branches]
+        for each in start.network.into(MODULATIONS):
+            branches += [product(self._learned(each), start._branch(branch)) for branch in into]
         if start.network.residual:
             depth = start.symbol("depth")
             branches = [self._of_lookups(), *(product(depth, branch) for branch in branches)]

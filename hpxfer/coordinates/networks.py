@@ -9,8 +9,12 @@ from hpxfer.scaling.shape import Shape
 
 # What a map reads: the stream as a block has it, or as the readout has it; what attention averages; or hidden features.
 STREAM, LAST, ATTENDED = "stream", "last stream", "attended"
+# In a conditioned network a map may also read features of the time, or the condition.
+TIME, CONDITION = "time", "condition"
 # What outputs go into, beside the stream and hidden features: the logits of attention, the values, gates, the loss.
+# Modulations are shifts, scales and gates of a block, and the shifts and scales of what the readout reads.
 SCORES, VALUES, GATES, LOSS = "scores", "values", "gates", "loss"
+MODULATIONS, LAST_MODULATIONS = "modulations", "last modulations"
 KINDS = ("expert", "shared", "dense")  # of an FFN
 
 
@@ -33,10 +37,17 @@ class Network:
 
     lookups: tuple[str, ...]  # what the stream starts from
     maps: tuple[Map, ...]
+    condition: tuple[tuple[str, str], ...] = ()  # what a condition starts from, and where that goes
+    fixed_start: bool = False  # the stream also starts from a table of numbers of order one that is never trained
     normed: bool = True  # what is read of the stream is divided by its size
     residual: bool = True  # branches are added to the stream; else what a block gives is the stream
     stacked: bool = True  # there may be several blocks
     large_eps: bool = False  # Adam's eps may be as large as the gradients
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The roles that read the data: what stream and condition start from."""
+        return (*self.lookups, *(role for role, _ in self.condition))
 
     def into(self, name: str) -> tuple[Map, ...]:
         """Return the maps whose output goes into something."""
@@ -53,6 +64,26 @@ class Network:
 
 def gpt_network(shape: Shape, *, gated: bool) -> Network:
     """Return the built-in GPT at the shapes of a path, as far as `shape` tells. `gated` FFNs are SwiGLU."""
+    return Network(lookups=("embedding", "position"), maps=_transformer(shape, gated=gated))
+
+
+def dit_network(shape: Shape, *, gated: bool, learned_positions: bool, classes: bool) -> Network:
+    """Return the built-in diffusion transformer in the same way."""
+    of_condition = (
+        Map("time_out", TIME, CONDITION),
+        Map("modulation", CONDITION, MODULATIONS),
+        Map("final_modulation", CONDITION, LAST_MODULATIONS),
+    )
+    return Network(
+        lookups=("patch_in", *(("position",) if learned_positions else ())),
+        maps=(*of_condition, *_transformer(shape, gated=gated)),
+        condition=(("time_in", TIME), *((("label", CONDITION),) if classes else ())),
+        fixed_start=not learned_positions,
+    )
+
+
+def _transformer(shape: Shape, *, gated: bool) -> tuple[Map, ...]:
+    """Return the maps of attention, FFNs and readout."""
     there = {"expert": shape.num_experts > 0, "shared": shape.num_shared > 0, "dense": shape.dense_width > 0}
     maps = [Map("attn_q", STREAM, SCORES), Map("attn_k", STREAM, SCORES), Map("attn_v", STREAM, VALUES)]
     maps.append(Map("attn_out", ATTENDED, STREAM))
@@ -62,7 +93,7 @@ def gpt_network(shape: Shape, *, gated: bool) -> Network:
         maps.append(Map(f"{kind}_out", hidden(kind), STREAM))
     if there["expert"]:
         maps.append(Map("router", STREAM, GATES))
-    return Network(lookups=("embedding", "position"), maps=(*maps, Map("readout", LAST, LOSS)))
+    return (*maps, Map("readout", LAST, LOSS))
 
 
 def mlp_network(*, matrices: int, residual: bool, depth: int) -> Network:

@@ -35,7 +35,7 @@ SHOWN_BY: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # What a good table is held to is the branch, and not the map that ends it.
 BRANCH = {"expert_out": "moe", "shared_out": "moe", "dense_out": "dense"}
-LOOKUPS = ("embedding", "position")
+INPUTS = ("embedding", "position", "patch_in", "time_in")
 # What holds a slope on one side -> why the other side is open.
 ONE_SIDED = {
     NOT_TOO_LARGE: "such an eps does little, and the gradient has two parts",
@@ -79,7 +79,7 @@ def not_tested(
 def _of_row(row: Row, optimizer: Column, found: Mapping[tuple[str, str], list[Fit]]) -> Iterator[tuple[str, str]]:
     """Yield (factor, reason) of the factors of a role that no slope shows."""
     for factor, (what, quantities) in SHOWN_BY.items():
-        if factor == "lr" and row.role in LOOKUPS:
+        if factor == "lr" and row.role in INPUTS:
             quantities = ("change", FIRST_STEP)
         if _does_nothing(row, factor, optimizer):
             continue
@@ -116,8 +116,8 @@ WORST_FIRST: tuple[Verdict, ...] = ("miss", "unclear", "ok", "no prediction", "z
 # The order in which a reader follows a token through the model.
 ROLE_ORDER = (
     *(
-        "embedding",
-        "position",
+        *("embedding", "patch_in", "position"),
+        *("time_in", "label", "time_out", "modulation"),
         "norm",
         "hidden_bias",
         "attn_q",
@@ -132,7 +132,7 @@ ROLE_ORDER = (
         "expert_in",
     ),
     *("expert_gate", "expert_out", "shared_in", "shared_gate", "shared_out", "moe", "dense_in", "dense_gate"),
-    *("dense_out", "dense", "stream", "final_norm", "readout"),
+    *("dense_out", "dense", "stream", "final_modulation", "final_bias", "final_norm", "readout"),
 )
 # Sizes are those at the smallest and at the largest scale.
 HEAD: tuple[str, ...] = (

@@ -29,11 +29,12 @@ SLOW = "what is learned at first may be as small as the first gradients"
 NO_BLOW_UP = "logits, gates and random branches do not grow"
 SHARES = "routed and shared experts divide the update between them as their shares change"
 
-READ = ("embedding", "position", "stream")
+READ = ("embedding", "position", "patch_in", "time_in", "label", "stream")
 ROLE_OF = {"attn_gate": "attn_q", "shared_router": "router", "router_logit_bias": "hidden_bias"}  # of parts
-# Roles that multiply one feature each, or add to it: what they learn is the change of their weights.
-VECTORS = ("norm", "final_norm", "hidden_bias", "router_logit_bias")
-INSIDE = ("attn_q", "attn_k", "attn_v", "attn_gate")
+# Roles that multiply one feature each, or add to it, and classes, of which a batch has few: what they learn is the
+# change of their weights.
+VECTORS = ("norm", "final_norm", "hidden_bias", "router_logit_bias", "final_bias", "label")
+INSIDE = ("time_out", "modulation", "final_modulation", "attn_q", "attn_k", "attn_v", "attn_gate")
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
 OUTPUTS = ("router", "shared_router", "readout")
 BRANCHES = ("attn_out", "moe", "dense")
@@ -47,8 +48,9 @@ SPARSE_ROLES = ("router", "gates", "expert_in", "expert_gate", "expert_out")
 def good_table(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tuple[Prediction, ...]:
     """Return what a good table does along a path: to features and their changes, to eps and to weight decay."""
     starts = {row.role: row.init_std for row in choice.rows(optimizer)}
-    # Behind a zero readout no gradient reaches the other roles before the first update.
-    late = int("readout" in facts.zeros or starts.get("readout") == ZERO)
+    # Behind a zero readout no gradient reaches the other roles before the first update. Behind zero gates none reaches
+    # the branches before the gates have moved.
+    late = sum(role in facts.zeros or starts.get(role) == ZERO for role in ("readout", "modulation"))
     features = stability(facts, optimizer, late=late)
     features = tuple(_as_designed(features, choice, facts))
     # Where the experts' random sum is all that a readout reads, and vanishes, so do the first gradients of all roles.
@@ -78,7 +80,7 @@ def stability(facts: PathFacts, optimizer: Column, *, late: int = 0) -> tuple[Pr
 def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]:
     depth, normed = facts.symbols["depth"], facts.network.normed
     for role in (*READ, *INSIDE, *UP):
-        yield _flat("activation", role)
+        yield _flat("activation", role, first=moved if role in facts.zeros else 0)
         yield _flat("change", role, first=moved)
     yield _flat("change", "final_norm", first=moved)
     for role in VECTORS:

@@ -9,7 +9,7 @@ import pytest
 from fixture_types import Patch
 from sweep_text import edited
 
-from hpxfer.coordinates import cases, gpt
+from hpxfer.coordinates import cases, transformer
 from hpxfer.coordinates.cases import mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.checking import check
 from hpxfer.errors import HpxferError
@@ -149,6 +149,8 @@ MLP = {"parameterization": "mssp-i", "architecture": "mlp"}
         ({**MLP, "points": (32, 64, 128, 10**6), "axes": ["regime-i"]}, "GiB, got 16 GiB"),
         ({"points": (32.0, 64.0)}, "must be values of one axis, got width, depth, experts, expert_ratio"),
         ({"architecture": "block"}, "unknown architecture 'block'"),
+        ({"parameterization": "mup-i", "architecture": "dit"}, "got none for patch_in, time_in, time_out, label, "),
+        ({"axes": ["batch"], "architecture": "dit"}, "no slope along it"),
         ({"optimizer": "sgd"}, "has no sgd column"),
         ({"axes": ["width"], "architecture": "mlp"}, "along a regime"),
         ({"parameterization": "mupp"}, "unknown parameterization 'mupp'"),
@@ -185,7 +187,7 @@ def test_a_zero_router_chooses_among_equal_experts_as_a_sweep_does(
         found.extend(trials)
         raise Seen
 
-    monkeypatch.setattr(gpt, "observe", observe)
+    monkeypatch.setattr(transformer, "observe", observe)
     monkeypatch.setattr(cases, "host_bytes", lambda: None)  # where the memory is unknown nothing is refused for it
     given = [] if ties is None else [("context: 64", f"context: 64\n  ties: {ties}")]
     sweep = parse_sweep(edited(("[32, 64]", "[32, 64, 128, 256]"), *given))

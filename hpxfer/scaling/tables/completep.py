@@ -28,7 +28,7 @@ LAZY = "2505.01618, lazy learning below alpha = 1"
 # Matrices that read the stream.
 INSIDE = (
     *("attn_q", "attn_k", "attn_v", "dense_in", "dense_gate", "router", "expert_in", "expert_gate"),
-    *("shared_in", "shared_gate"),
+    *("shared_in", "shared_gate", "modulation"),
 )
 VECTORS = ("norm", "hidden_bias")
 CONVENTIONS = {

@@ -1,4 +1,4 @@
-"""Sizes of features, of their changes and of gradients in the built-in GPT, on a fixed batch during training.
+"""Sizes of features, of their changes and of gradients in the built-in transformers, on a fixed batch during training.
 
     W_t x_t - W_0 x_0 = (W_t - W_0) x_t + W_0 (x_t - x_0)                effective + propagating, of every linear map
     routed experts    = sum_i c g_i,t [ W_0 a_i,0 + (W_t - W_0) a_i,t + W_0 (a_i,t - a_i,0) ]          W = expert_out
@@ -22,20 +22,22 @@ from torch import Tensor
 from hpxfer.coordinates.measure import Observation
 from hpxfer.coordinates.optimizer import gradients_over_eps
 from hpxfer.model.flat import Weights
-from hpxfer.model.gpt.layout import FORWARD_ROLES
+from hpxfer.model.transformer.stack import Transformer
 from hpxfer.train.log import PROBE_SEED
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Stack, Trial
 
 LINEAR = (
     *("attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "router", "shared_router", "readout"),
-    *("dense_in", "dense_gate", "dense_out"),
+    *("dense_in", "dense_gate", "dense_out", "time_out", "modulation", "final_modulation"),
 )
 SHARED = ("shared_in", "shared_gate", "shared_out")
 EXPERTS = ("expert_in", "expert_gate")  # these read the stream; expert_out reads their output
+# What reads the data. The data stays, so that all of a change is what was learned.
+INPUTS = ("patch_in", "time_in", "label")
 # Parts of the model that are no linear map. Their output and its change are measured.
 PARTS = ("stream", "gates", "moe", "dense", "final_norm")
-OUTSIDE = ("final_norm", "readout")
+OUTSIDE = ("final_norm", "readout", "time_out", "final_modulation", *INPUTS)
 LOGIT_BIAS = "router_logit_bias"
 PROBE_TOKENS = 64
 # Exactly zero before the first update.
@@ -80,7 +82,8 @@ class _Probe:
     def __init__(self, state: TrainState) -> None:
         self._state = state
         self._blocks = {tensor.name: tensor.blocks for tensor in state.layout.parameters}
-        num_rows = max(1, PROBE_TOKENS // state.setting.context)
+        assert isinstance(state.model, Transformer), "the check has taps in transformers alone"
+        num_rows = max(1, PROBE_TOKENS // state.model.context)
         inputs, targets = (rows[:num_rows] for rows in state.data.train_batch(PROBE_SEED, 0))
         self._inputs, self._targets = state.for_all((inputs, targets))
         self._start = state.layout.weights(state.initial())
@@ -114,22 +117,24 @@ class _Probe:
         outputs: dict[Part, Tensor] = {}
 
         def tap(name: str, block: int, x: Tensor, y: Tensor) -> None:
-            if name in (*LINEAR, *SHARED, *PARTS):
+            if name in (*LINEAR, *SHARED, *PARTS, *INPUTS):
                 part = (name, None if name in OUTSIDE else block)
                 inputs[part], outputs[part] = x, y
             if name == "final_norm":
                 inputs["stream", None], outputs["stream", None] = x, x  # the output of the last block
 
-        outputs.update(self._embedded())
+        outputs.update(self._looked_up())
         self._state.forward(self._inputs, self._targets, self._state.setting.steps, tap=tap)
         experts = {block: self._expert_inputs(block, inputs["moe", block]) for block in self._state.moe_blocks}
         return _Seen(inputs=inputs, outputs=outputs, experts=experts)
 
-    def _embedded(self) -> dict[Part, Tensor]:
+    def _looked_up(self) -> dict[Part, Tensor]:
         """Return what the stream starts from, apart: the rows of the tokens, and those of the positions."""
         weights = self._state.weights
-        rows = [table[ids] for table, ids in zip(weights["embedding"][0], self._inputs, strict=True)]
-        out: dict[Part, Tensor] = {("embedding", None): torch.stack(rows)}
+        out: dict[Part, Tensor] = {}
+        if "embedding" in weights:
+            rows = [table[ids] for table, ids in zip(weights["embedding"][0], self._inputs, strict=True)]
+            out["embedding", None] = torch.stack(rows)
         if "position" in weights:
             out["position", None] = weights["position"][0].clone()
         return out
@@ -151,12 +156,14 @@ class _Probe:
         if name == "gates":  # gates are zero outside the active set, so the mean is over the active experts
             share = (y != 0).flatten(1).double().mean(1).sqrt()
             return {"activation": _rms(y) / share, "change": _rms(y - y_0) / share}
+        if name == "label":  # of the probe's classes few are in a batch: the update of the table shows what is learned
+            return {"activation": _rms(y)}
         out = {"activation": _rms(y), "change": _rms(y - y_0)}
         if name in (*LINEAR, *SHARED):
             x, x_0 = seen.inputs[part], self._before.inputs[part]
             start = self._matrix(self._start, part)
-            role = self._state.roles.get(name, name)  # the readout may be tied
-            factor = self._state.model.numbers()[role].double() if role in FORWARD_ROLES else 1.0
+            role, numbers = self._state.roles.get(name, name), self._state.model.numbers()  # the readout may be tied
+            factor = numbers[role].double() if role in numbers else 1.0
             out["effective"] = _rms(x @ (self._matrix(self._state.weights, part) - start)) * factor
             out["propagating"] = _rms((x - x_0) @ start) * factor
         return out

@@ -1,4 +1,4 @@
-"""What is measured in the built-in GPT, against what the model itself says and what must follow from it."""
+"""What is measured in the built-in transformers, against what the model itself says and what must follow from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from tiny_trials import BASE, HPS, JOINT, one_thread, text_setting, trial
 
-from hpxfer.coordinates.gpt import EXPERTS, LINEAR, SHARED, observe
+from hpxfer.coordinates.cases import own_case
+from hpxfer.coordinates.transformer import EXPERTS, LINEAR, SHARED, observe
+from hpxfer.data import data_ref
+from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.roles import CONDITIONED, ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.trial import Setting
+from hpxfer.trial import Setting, Trial, setting_of
 
 __all__ = ["one_thread"]
 MIXED = replace(BASE, num_active=2, num_shared=2, shared_width=8, dense_width=24, depth=3)
@@ -23,6 +26,13 @@ Sizes = dict[tuple[str, str, int | None, int], tuple[float, ...]]
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return text_setting(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def dit() -> Trial:
+    spec = own_case(parameterization("sp"), "adam", "width", None, dense=False, architecture="dit").spec
+    setting = setting_of(spec, data_ref(spec.data), spec.base_shape)
+    return replace(trial(setting, spec.base_shape), base=spec.base_shape)
 
 
 def measured(
@@ -47,7 +57,7 @@ def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
     gates = {"attention_gate": True, "shared_expert_gate": True}
     full = replace(setting, ffn="swiglu", norm_gains=True, biases=True, dense_first=1, **gates)
     found = measured(full, MIXED)
-    for role in (*LINEAR, *SHARED, *EXPERTS, "expert_out"):
+    for role in {*LINEAR, *SHARED, *EXPERTS, "expert_out"} - CONDITIONED.keys():
         blocks = {layer for name, quantity, layer, _ in found if name == role and quantity == "activation"}
         dense = role.startswith("dense")
         want = {None} if role == "readout" else {0} if dense else {1, 2} if role not in LINEAR[:5] else {0, 1, 2}
@@ -59,6 +69,29 @@ def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
         *(f"{kind}_{part}" for kind in ("expert", "shared", "dense") for part in ("in", "gate", "out")),
         "hidden_bias",
     }
+
+
+def test_every_map_of_a_condition_is_measured(dit: Trial) -> None:
+    found = {
+        (seen.role, seen.quantity, seen.layer, seen.step): seen.values for seen in observe([dit], scale=1, steps=1)
+    }
+    for role, block in (("time_out", None), ("modulation", 0), ("modulation", 1), ("final_modulation", None)):
+        for quantity in ("change", "effective", "propagating"):
+            assert found[role, quantity, block, 1][0] > 0, f"{role} {quantity}"
+    for role in ("patch_in", "time_in"):
+        assert found[role, "change", None, 1][0] > 0
+    assert found["label", "weight change", None, 1][0] > 0
+    assert found["label", "activation", None, 0][0] == pytest.approx(0.25, rel=0.3)  # the std of its table
+    gradients = {role for role, quantity, *_ in found if quantity == "gradient"}
+    assert gradients >= {*CONDITIONED, "hidden_bias", "readout"}
+
+
+def test_what_is_learned_of_the_condition_is_its_effective_part(dit: Trial) -> None:
+    for role, block in (("modulation", 0), ("final_modulation", None)):
+        alone = replace(dit, hps=only(role))
+        seen = {(s.role, s.quantity, s.layer): s.values for s in observe([alone], scale=1, steps=1) if s.step}
+        assert seen[role, "effective", block] == pytest.approx(seen[role, "change", block], rel=1e-5)
+        assert seen[role, "propagating", block] == seen["time_out", "change", None] == (0.0,)
 
 
 def test_nothing_has_changed_before_the_first_update_or_where_nothing_learns(setting: Setting) -> None:
