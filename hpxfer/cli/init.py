@@ -17,7 +17,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
 # The examples to start from, in the order of the list. All others are studies, which the list only names.
 STARTS = (
-    *("quickstart", "transfer", "mixtral", "dense_to_moe", "first", "verdict"),
+    *("quickstart", "transfer", "mixtral", "dense_to_moe", "diffusion", "first", "verdict"),
     *("own_numpy", "own_nanogpt", "own_mixtral"),
 )
 NO_SWEEPS = ("rayjob.yaml", "figures.yaml")
