@@ -253,7 +253,7 @@ def check(
     choice = by_name(parameterization) if isinstance(parameterization, str) else parameterization
     family = sweep.model.family if sweep else "gpt"
     if sweep and family not in ARCHITECTURES:
-        rule = f"model.family: must be {', '.join(ARCHITECTURES)} for a check of a sweep, got {family}, whose parts"
+        rule = f"model.family: must be {' or '.join(ARCHITECTURES)} for a check of a sweep, got {family}, whose parts"
         raise HpxferError(f"{rule} hpxfer does not see; hpxfer.check_module checks a module of your own")
     architecture = architecture or family
     first: Column = next(iter(choice.table.rows))

@@ -151,7 +151,7 @@ def test_a_family_of_a_plug_in_is_planned_trained_judged_and_written(tmp_path: P
     hpxfer("weights", "results/tiny", "--best", "--out", "w", "--plugin", "tiny.py")
     names = set(load_file(tmp_path / "w" / "model.safetensors"))
     assert len([name for name in names if "up" in name]) == 2
-    assert "must be gpt or mlp for a check" in hpxfer("check", "--sweep", "tiny.yaml", fails=True)
+    assert "must be gpt or dit or mlp for a check" in hpxfer("check", "--sweep", "tiny.yaml", fails=True)
     (tmp_path / "target.json").write_text('{"width": 64, "depth": 2, "dense_width": 128}')
     export = ["recipe", "export", "again.yaml", "--to", "json", "--shape", "target.json", "--plugin", "tiny.py"]
     assert "must be of the family gpt or user" in hpxfer(*export, fails=True)
