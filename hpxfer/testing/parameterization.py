@@ -25,7 +25,7 @@ from hpxfer.scaling.evaluate import ratios as ratios_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.regimes import REGIMES
-from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.roles import CONDITIONED, ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import COLUMNS, FACTORS, Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -43,8 +43,8 @@ SHAPES = tuple(
     Shape(width=width, depth=depth, head_dim=8, batch_tokens=batch_tokens, steps=steps, **layout)
     for (width, depth, batch_tokens, steps), layout in _LAYOUTS
 )
-MAY_START_AT_ZERO = {"hidden_bias", "router_bias", "router", "readout"}
-NOT_DECAYED = {"position", "norm", "final_norm", "hidden_bias", "router_bias"}
+MAY_START_AT_ZERO = {"hidden_bias", "router_bias", "router", "readout", "final_bias"}
+NOT_DECAYED = {"position", "norm", "final_norm", "hidden_bias", "router_bias", "final_bias"}
 DENSE = {"dense_in", "dense_gate", "dense_out"}
 MOE = {"router", "router_bias", "expert_in", "expert_gate", "expert_out"}
 SAME = 1e-9
@@ -93,7 +93,10 @@ class ParameterizationSuite:
             assert not isinstance(found, str) or found.startswith(f"parameterization {name}: "), found
 
     def test_rows_are_of_known_roles_once_each_with_a_source(self, name: str) -> None:
-        """The rows cover the tensors of a plain model, with experts or with a dense FFN, and are a pure function."""
+        """The rows cover the tensors of a plain model, with experts or with a dense FFN, and are a pure function.
+
+        They cover all tensors of a conditioned model, or none.
+        """
         for choice, optimizer in columns(name):
             rows = choice.rows(optimizer)
             roles = [row.role for row in rows]
@@ -101,7 +104,9 @@ class ParameterizationSuite:
             assert len(set(roles)) == len(roles), "a role stands twice"
             assert set(roles) <= set(ROLES), f"unknown roles {sorted(set(roles) - set(ROLES))}"
             assert all(row.source for row in rows), "every row has a source"
+            of_condition = set(CONDITIONED) & set(roles)
             outside = {role for role in ROLES if not role.startswith(("router", "expert", "shared", "dense"))}
+            outside -= set() if of_condition else set(CONDITIONED)
             assert outside <= set(roles), f"no row for {sorted(outside - set(roles))}"
             assert set(roles) >= MOE or set(roles) >= DENSE, "rows for the experts, or for a dense FFN"
 

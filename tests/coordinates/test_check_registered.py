@@ -287,7 +287,7 @@ def test_one_eps_by_convention_is_not_tested_and_is_said(register: Register) -> 
     (of_eps,) = (what for what in said if "eps=global" in what)
     assert "eps of attn_q" in of_eps
     assert "eps of expert_in" in of_eps
-    assert any(what.startswith("dense_in, dense_gate, dense_out, expert_gate: ") for what in said)
+    assert any(what.startswith("dense_in, dense_gate, dense_out, expert_gate, patch_in, ") for what in said)
     assert any("betas" in what for what in said)
     assert not any("LR of" in what for what in said)
 

@@ -24,6 +24,7 @@ from hpxfer.recipe.facts import model_facts, own_roles
 from hpxfer.recipe.start import load_sweep
 from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.roles import CONDITIONED
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import DataRef, Expansion, Trial
 
@@ -125,7 +126,9 @@ def test_a_recipe_of_the_family_mlp_has_its_own_options_and_roles_and_counts_sam
     options = model_facts(load_sweep(ROOT / "sweeps" / "mlp" / "mlp_search.yaml"), None)["options"]
     assert "mlp.activation" in options
     assert not {"norm", "positions", "qkv_biases", "rope_theta", "qk_norm"} & set(options)
-    assert own_roles(Recipe.load(ROOT / "results" / "published" / "quickstart" / "recipe.yaml").file) is None
+    of_gpt = own_roles(Recipe.load(ROOT / "results" / "published" / "quickstart" / "recipe.yaml").file)
+    assert of_gpt is not None
+    assert not of_gpt & set(CONDITIONED)
     text = Recipe.load(PUBLISHED).describe(WIDER)
     for absent in ("attn", "norm_", "final_norm", "position", "dense", "tokens in", "ids"):
         assert absent not in text.replace("batch_tokens", ""), absent

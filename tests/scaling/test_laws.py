@@ -17,7 +17,7 @@ from hpxfer.recipe import Recipe
 from hpxfer.recipe.file import TablePart
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, parameterization, ratios
 from hpxfer.scaling.monomial import WIDTHS, ZERO
-from hpxfer.scaling.roles import HIDDEN
+from hpxfer.scaling.roles import CONDITIONED, HIDDEN
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Column, Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -30,8 +30,8 @@ COLUMNS: list[tuple[str, Column]] = [
 ]
 LAYOUTS = ("dense", "moe", "shared", "groups", "hybrid")
 # Roles that start at exact zeros, and those that no weight decay touches.
-ZERO_INIT = {"hidden_bias", "router_bias"}
-NO_DECAY = {"position", "norm", "final_norm", "hidden_bias", "router_bias"}
+ZERO_INIT = {"hidden_bias", "router_bias", "final_bias"}
+NO_DECAY = {"position", "norm", "final_norm", "hidden_bias", "router_bias", "final_bias"}
 WIDTH = st.integers(1, 16).map(lambda n: 8 * n)
 
 
@@ -142,6 +142,8 @@ def test_muon_follows_adamw_by_the_spectral_condition(name: str, scale: str, dat
         wide, kind = shape.width, role.partition("_")[0]
         if kind in ("attn", "router"):
             return wide, shape.num_experts if kind == "router" else wide
+        if role in CONDITIONED:  # the outputs of a modulation are a multiple of the width
+            return wide, {"modulation": 6, "final_modulation": 2}.get(role, 1) * wide
         hidden = getattr(shape, f"{kind}_width")
         return (hidden, wide) if role.endswith("_out") else (wide, hidden)
 

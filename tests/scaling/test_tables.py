@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from condition_rows import condition_rows
 
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, evaluate, evaluate_globals, parameterization, resolve
 from hpxfer.scaling.hps import HPs
@@ -38,6 +39,7 @@ SP = {
     "expert_out": factors(8**-0.5, 1, 1, 1, 1),  # fan-in is the expert width
     "dense_out": factors(32**-0.5, 1, 1, 1, 1),  # held against all that is active: 4 * 256 over 32
     "shared_out": factors(8**-0.5, 1, 1, 1, 1),  # without one in the shapes, held against a routed expert
+    **condition_rows(PLAIN, FAN_IN_WIDTH, FAN_IN_WIDTH, ZERO_START),
 }
 
 
@@ -70,6 +72,12 @@ def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma
         "expert_in": up,
         "expert_gate": up,
         "expert_out": (M_N**-0.5 / M_A, lr / (M_N * M_A), branch / (M_N * M_E), M_N * M_A, branch / M_ACT),
+        **condition_rows(
+            inputs=(1, 1, 1 / M_N, 1, 1),
+            inside=(*hidden, 1),
+            outside=(M_N**-0.5, 1 / M_N, 1 / M_N, M_N, 1),
+            bias=(0, 1, 1 / M_N, 0, 1),
+        ),
     }
     choice = parameterization("completep-moe", {"depth_alpha": alpha, "router_init_exponent": gamma})
     got = evaluate(choice, BASE, APART)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from condition_rows import condition_rows
 
 from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.shape import Shape
@@ -83,6 +84,12 @@ def test_complete_mue() -> None:
             "shared_out": routed_and_shared,
             "router_bias": BALANCING,
             "readout": (1, q, 1 / (N * q), q, 1 / N),
+            **condition_rows(
+                inputs=(1, q, 1 / (N * q), q, 1),
+                inside=(*hidden, 1),
+                outside=(N**-0.5, q / N, 1 / (N * q), q, 1),
+                bias=(0, q, 1 / (N * q), 0, 1),
+            ),
         },
     )
     at = evaluate_globals(parameterization("complete-mue"), BASE, JOINT)
@@ -105,6 +112,7 @@ KINDS = (("expert", NE), ("shared", S), ("dense", D))
 @pytest.mark.parametrize("form", ["forward", "init_lr"])
 def test_ntp(form: str) -> None:
     """MSSP Table G.1: input 1 / 1, the rest fan-in^-1/2 / fan-in^-1; as a multiplier fan-in^-1/2 / 1 / 1."""
+    hidden = (N**-0.5, 1 / N, 1, 1, 1)
     check(
         "ntp",
         SGD,
@@ -116,6 +124,7 @@ def test_ntp(form: str) -> None:
             "router": (N**-0.5, 1 / N, 1, 1, 1),
             "readout": (1, 1, 1, 1 / N, N**-0.5) if form == "forward" else (N**-0.5, 1 / N, 1, 1, 1),
             "router_bias": BALANCING,
+            **condition_rows((1, 1, 1, 1, 1), hidden, hidden, BALANCING),
         },
         readout=form,
     )
@@ -135,6 +144,7 @@ VARIANTS: list[dict[str, float | str]] = [
 def test_mup_moe(optimizer: Column, variant: dict[str, float | str]) -> None:
     """Why Routers Freeze Tables 1 (SGD) and 2 (Adam); other tensors by class; no word on weight decay."""
     vector_lr = N if optimizer == "sgd" else 1
+    hidden = (N**-0.5, 1 if optimizer == "sgd" else 1 / N, 1 / N, 1, 1)
     router = (0 if "router_init" in variant else 1 / N, 1 / N, N**-0.5 if "router_eps_exponent" in variant else 1, 1, 1)
     check(
         "mup-moe",
@@ -149,6 +159,7 @@ def test_mup_moe(optimizer: Column, variant: dict[str, float | str]) -> None:
             "router": router,
             "readout": (0 if "readout_init" in variant else 1 / N, 1 / N, 1, 1, 1),
             "router_bias": BALANCING,
+            **condition_rows((1, vector_lr, 1 / N, 1, 1), hidden, hidden, bias=(0, vector_lr, 1 / N, 0, 1)),
         },
         **variant,
     )

@@ -92,7 +92,7 @@ def test_very_many_faults_are_not_all_listed() -> None:
 
 def test_a_long_value_is_cut() -> None:
     line = message_of(with_keys(SWEEP, "model.family: " + "x" * 500))
-    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: gpt, mlp, user"
+    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: dit, gpt, mlp, user"
     long = {
         "grid.lr": (10_001, "grid.lr: must be at most 10000 values"),
         "axes.width": (300, "axes: must leave at most"),
