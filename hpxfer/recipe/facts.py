@@ -51,7 +51,7 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
         facts |= {
             "embedding_scale": 1.0 if model.family == "gpt" else None,
             "norm": model.norm,
-            "positions": (model.dit if model.family == "dit" else model).positions,
+            "positions": model.positions,
             "qk_norm": model.qk_norm != "none",
             "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
             "attention_ratio": shape.attention_width / shape.width,

@@ -10,8 +10,8 @@ from hpxfer.model.transformer.cost import Parts, blocks_memory, norm_bytes, numb
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
-# What a sample meets once, and a token not at all.
 _FLOAT = 4
+# What a sample meets once, and a token not at all.
 _OF_SAMPLE = ("time_in", "time_out", "modulation", "final_modulation")
 
 

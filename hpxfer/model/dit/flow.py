@@ -126,6 +126,7 @@ def flow_of(setting: Setting, data: Data) -> FlowData:
         rule = f"must hold square samples of {options.channels} channels for model.dit.channels"
         raise HpxferError(f"{where}: {rule}, got {' x '.join(map(str, facts.shape))}")
     if facts.is_pixels and (data.samples.normalization is None or not data.samples.normalization[1] > 0):
-        raise HpxferError(f"{where}: pixels must have a mean and a standard deviation above 0, got none")
+        got = data.samples.normalization or "none"
+        raise HpxferError(f"{where}: pixels must have a mean and a standard deviation above 0, got {got}")
     side = shape[1] if first else shape[0]
     return FlowData(samples=data, options=options, shape=(options.channels, side, side), channels_last=not first)

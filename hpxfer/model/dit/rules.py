@@ -20,7 +20,10 @@ def problems(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterat
     if own.frequencies % 2:
         yield (*AT, "frequencies"), f"must be even, one half cosines and one half sines, got {own.frequencies}"
     if data.targets:
-        yield ("data", "source"), f"must hold samples with a class: the target is the velocity, got {data.targets} real"
+        yield (
+            ("data", "source"),
+            f"must hold samples with a class: the target is the velocity, got {data.targets} real targets",
+        )
     side = None if inputs is None else math.isqrt(inputs // own.channels)
     if inputs is not None and side is not None:
         if side * side * own.channels != inputs:

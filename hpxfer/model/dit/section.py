@@ -49,6 +49,11 @@ class DiTModel(TransformerModel):
     loss: Literal["velocity"] = "velocity"
     """The training loss of a sample: the mean squared error of its velocity."""
 
+    @property
+    def positions(self) -> str:
+        """How a token knows its place."""
+        return self.dit.positions
+
     def base_init(self, inputs: int | None = None) -> BaseInit:
         """Return how the base model starts. The fan-ins of patches and frequencies are no dimensions of the shape."""
         given, constant = self.dit, self.matrix_std if self.init == "constant" else None
